@@ -152,6 +152,19 @@ def stages_before(
     ]
 
 
+def is_same_evaluation(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None) -> bool:
+    """Whether two entries "evaluated" of run files are of the same sets, under whatever names.
+
+    An entry that is missing, None, says nothing against it.
+    """
+    if a is None or b is None:
+        return True
+    (tokens, sets), (other_tokens, others) = (
+        (x["tokens"], sorted(map(list, x["sets"].values()))) for x in (a, b)
+    )
+    return (tokens, sets) == (other_tokens, others)
+
+
 def lock(
     run_dir: Path, report: Callable[[str], None] = lambda text: None
 ) -> contextlib.AbstractContextManager[Callable[[], None]]:

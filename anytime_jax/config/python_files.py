@@ -34,6 +34,7 @@ SHIPPED = next(
 )
 SHIPPED_STUDIES = _PACKAGE / "lab" / "studies"
 _LOCAL = Path("configs")
+_LONGEST_NAME = 240  # characters; `.py` may follow
 _EXECUTING = threading.RLock()  # held while `configs` is one file's, which may execute another
 # The function that makes a file one of a kind.
 _FUNCTIONS: dict[Kind, str] = {"configuration": "get_config", "study": "get_study"}
@@ -44,6 +45,8 @@ def find(option: str, text: str, *kinds: Kind) -> Path:
 
     Raises an InputError that names the nearest file if there is none.
     """
+    if max(map(len, Path(text).parts), default=0) > _LONGEST_NAME:
+        raise InputError(f"--{option}={text[:40]}... has a longer name than a file can have")
     file = Path(text) if Path(text).is_file() else _named(text, kinds)
     if file is None:
         for name, mark in (("decay", "run.json"), ("own_text", "anytime_jax.json")):

@@ -212,9 +212,10 @@ def _with_kept_weights(config: Config, run_dir: Path, say: Callable[[str], None]
     Settings without `eval.weights` have those of the last stage, which a resume may change; the
     mean would jump. A set that has joined has no weight.
     """
-    began = (run_directory.read_run_file(run_dir) or {}).get("set_weights", config.set_weights)
-    kept = {name: weight for name, weight in began.items() if name in config.sets}
-    if config.eval.weights or began == config.set_weights or not any(kept.values()):
+    began = (run_directory.read_run_file(run_dir) or {}).get("evaluated", {"sets": {}})["sets"]
+    kept = {name: weight for name, (_, weight) in began.items() if name in config.sets}
+    now = {name: weight for name, weight in config.set_weights.items() if weight}
+    if config.eval.weights or not kept or kept == now:
         return config
     weights = ", ".join(f"{name} {weight:.3g}" for name, weight in kept.items())
     say(f"eval     the mean keeps the weights {weights}: config.eval.weights gives it others")
@@ -257,7 +258,7 @@ def _claim(
         # Wherever one reads the run.
         "data_paths": {x: str(absolute_path(y.path)) for x, y in plan.datasets.items()},
         "set_paths": {x: str(absolute_path(y.path)) for x, y in plan.sets.items()},
-        "set_weights": config.set_weights,
+        "evaluated": plan.evaluated,
         "stages": plan.stages,
         **({"branch": trunk.provenance} if trunk else {}),
     }
@@ -271,6 +272,12 @@ def _claim(
             run_directory.initialize(run_dir, plan.identity, about)
             if run_directory.record_stages(run_dir, plan.stages, plan.step, about["config"]):
                 say(f"stages   changed from {config.clock.describe(plan.step)} on, and recorded")
+            began = run_directory.read_run_file(run_dir) or {}
+            if not run_directory.is_same_evaluation(began.get("evaluated"), plan.evaluated):
+                say(
+                    "eval     other validation sets, weights or tokens than when the run began: "
+                    "its losses from here on are of those"
+                )
     preflight.check_shared(run_dir)
     return confirm
 

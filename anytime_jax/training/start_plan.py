@@ -102,6 +102,13 @@ class Plan:
         ]
 
     @property
+    def evaluated(self) -> dict[str, Any]:
+        """What the mean loss of an evaluation is of, as JSON has it."""
+        weights = self.config.set_weights
+        sets = {x: [y.fingerprint, weights[x]] for x, y in self.sets.items() if weights[x]}
+        return {"tokens": self.config.eval.tokens, "sets": sets}
+
+    @property
     def about(self) -> dict[str, Any]:
         """What every checkpoint says of the run."""
         return {

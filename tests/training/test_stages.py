@@ -136,9 +136,14 @@ def test_stages_to_come_may_change_and_those_of_the_past_not(train, tmp_path):
             train(tmp_path, stop="2x", **past)
     assert json.loads((tmp_path / "run.json").read_text()) == about
     # The mean of the validation sets stays the one of the first start.
-    assert about["set_weights"] == {"code": 1.0, "math": 0.0, "web": 0.0}
-    assert dict(about["config"]["eval"]["weights"]) == about["set_weights"]
-    assert "the mean keeps the weights web 0, code 1, math 0" in output
+    assert {x: y[1] for x, y in about["evaluated"]["sets"].items()} == {"code": 1.0}
+    assert dict(about["config"]["eval"]["weights"]) == {"code": 1.0}
+    assert "the mean keeps the weights code 1" in output
+    assert "other validation sets" not in output
+    _, output = train(tmp_path, stop="9 steps", data__mixture=later, eval__sets={"web": "web"})
+    assert "other validation sets" not in output  # there is nothing to do
+    _, output = train(tmp_path, stop="10 steps", data__mixture=later, eval__sets={"web": "web"})
+    assert "other validation sets" in output
     train(tmp_path, stop="2x", data__mixture=later)
 
 
