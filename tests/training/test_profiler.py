@@ -1,6 +1,7 @@
 """A trace of some updates, as the profiler's own reader sees it."""
 
 import collections
+import warnings
 
 import jax
 import pytest
@@ -20,7 +21,9 @@ def read_trace(run):
     (file,) = (run / "profile").glob("plugins/profile/*/*.xplane.pb")
     planes = jax.profiler.ProfileData.from_file(str(file)).planes
     events = [event for plane in planes for line in plane.lines for event in line.events]
-    steps = [dict(event.stats)["step_num"] for event in events if event.name == "train"]
+    with warnings.catch_warnings():  # jaxlib 0.11.2's type of statistics lacks a module's name
+        warnings.simplefilter("ignore", DeprecationWarning)
+        steps = [dict(event.stats)["step_num"] for event in events if event.name == "train"]
     return sorted(steps), collections.Counter(x.name for x in events if x.name in PARTS)
 
 
