@@ -74,15 +74,15 @@ def _step_range(text: str) -> StepRange:
 def run(arguments: argparse.Namespace) -> int:
     """Trains a run."""
     asyncio.set_event_loop_policy(EventLoopPolicy())
-    with standard_streams.lossy_stdout():  # a closed terminal must not end the training
-        return _train(arguments)
-
-
-def _train(arguments: argparse.Namespace) -> int:
     config = config_file.load(arguments)
     if arguments.print_config:
         config_file.print_config(config, arguments)
         return 0
+    with standard_streams.lossy_stdout():  # a closed terminal must not end the training
+        return _train(config, arguments)
+
+
+def _train(config: schema.Config, arguments: argparse.Namespace) -> int:
     jax_settings.configure()
     processes.initialize(
         arguments.coordinator,

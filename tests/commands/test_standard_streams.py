@@ -78,6 +78,14 @@ def test_messages_that_cannot_be_written_end_nothing():
     assert (done.returncode, done.stdout) == (0, "done\n")
 
 
+def test_a_configuration_that_cannot_be_printed_is_a_failure():
+    words = [*COMMAND, "train", "--config=quickstart", "--print-config"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(words, cwd=REPOSITORY, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+
+
 def test_closed_output_is_no_failure(whole):
     words = ["bash", "-c", '"$@" >&-', "bash", *COMMAND, "runs", f"--run={whole}"]
     done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=False)

@@ -8,7 +8,13 @@ from typing import get_args
 import numpy as np
 
 from anytime_jax.averaging import LIVE, GrowingWindow, Rule
-from anytime_jax.checks import is_number, require, require_choice, require_fraction
+from anytime_jax.checks import (
+    format_value,
+    is_number,
+    require,
+    require_choice,
+    require_fraction,
+)
 from anytime_jax.errors import InputError
 from anytime_jax.lab.forecast.functional_law_fit import NORMAL_QUANTILE, FunctionalFit, Prediction
 from anytime_jax.lab.forecast.loss_history import LONGEST, MIN_LOSSES, LossHistory
@@ -186,6 +192,8 @@ def make_forecast(
 
     Raises an InputError if the losses have fewer than `least` steps, rise, or fit no law.
     """
+    if not steps or not all(isinstance(step, int | np.integer) for step in steps):
+        raise InputError(f"steps = {format_value(steps)}: give one or more numbers of updates")
     history.check(least)
     if history.step >= max(steps, default=0):
         raise InputError(

@@ -47,6 +47,12 @@ def test_rows_are_the_later_steps_and_say_whether_they_are_calibrated(made):
     assert made.now.decayed is None
 
 
+@pytest.mark.parametrize("steps", [[], ["4x"], [40_000.5]])
+def test_steps_of_another_type_are_refused(steps):
+    with pytest.raises(InputError, match="steps ="):
+        forecast(history(), steps)
+
+
 def test_losses_of_a_row_are_those_of_the_law(made):
     row = next(x for x in made.rows if x.step == 2_000)
     for label, rule in {"last": None, **RULES}.items():
