@@ -32,7 +32,7 @@ class BucketError(RunError):
 
 @contextlib.contextmanager
 def input_errors() -> Iterator[None]:
-    """Turns a ValueError of the block, which checks arguments, into an InputError."""
+    """Turns a ValueError of the block, which checks values, into an InputError."""
     try:
         yield
     except ValueError as error:

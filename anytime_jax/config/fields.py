@@ -36,7 +36,7 @@ from anytime_jax.checks import format_value, is_number, plain_number, reject, re
 from anytime_jax.config.clock import is_point, is_start
 from anytime_jax.config.kinds import NOBODY, Kind, Kinds, Trust, explain_errors, is_time
 from anytime_jax.config.other_names import ABSENT, NAMES
-from anytime_jax.errors import InputError
+from anytime_jax.errors import input_errors
 
 _PLAIN = {
     int: "a whole number",
@@ -166,12 +166,10 @@ def read(cls: type[T], values: Any, trust: Trust = NOBODY) -> T:
     `trust` says which packages may be imported for a kind that is named `package.module:Class`. An
     InputError states the setting, its value and the allowed values.
     """
-    try:
+    with input_errors():
         require(isinstance(values, Mapping), "config", values, "a group of settings")
         with errors_named("config"):
             return cls(**_read_fields(cls, values, trust, cls))
-    except ValueError as error:
-        raise InputError(str(error)) from error
 
 
 def _read_fields(
@@ -367,11 +365,8 @@ def change(cls: Any, values: dict[str, Any], changes: Mapping[str, Any], trust: 
     """
     kinds_first = sorted(changes, key=lambda name: not name.endswith(".kind"))
     for name in kinds_first:
-        try:
-            with errors_named("config"):
-                _change_one(cls, values, name, changes[name], trust)
-        except ValueError as error:
-            raise InputError(str(error)) from error
+        with input_errors(), errors_named("config"):
+            _change_one(cls, values, name, changes[name], trust)
 
 
 class Text(str):

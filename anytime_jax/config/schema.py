@@ -55,7 +55,7 @@ from anytime_jax.config.run_stages import (
     resolve_stages,
 )
 from anytime_jax.data.mixture import DataStage, Mixture
-from anytime_jax.errors import InputError
+from anytime_jax.errors import InputError, input_errors
 
 SCHEDULES = Kinds("anytime_jax.schedules", "formula", "Schedule", has_times=True)
 _LAST_CHECKED = 10**7  # updates of a schedule without an end
@@ -524,11 +524,8 @@ def build_saved(source: Any, where: str, trust: Trust = NOBODY) -> Config:
 
 def resolve(settings: Settings) -> Config:
     """Returns settings with what follows from them; raises an InputError if they do not fit."""
-    try:
-        with errors_named("config"):
-            return _resolve(settings)
-    except ValueError as error:
-        raise InputError(str(error)) from error
+    with input_errors(), errors_named("config"):
+        return _resolve(settings)
 
 
 def _resolve(settings: Settings) -> Config:

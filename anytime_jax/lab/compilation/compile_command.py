@@ -26,7 +26,7 @@ from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config import schema
 from anytime_jax.distributed import jax_settings, xla_settings
 from anytime_jax.distributed.device_specs import DeviceSpec, device_spec
-from anytime_jax.errors import InputError
+from anytime_jax.errors import InputError, input_errors
 from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.lab.compilation import program_search, topologies
 from anytime_jax.lab.compilation.update_report import (
@@ -100,10 +100,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _at_point(config: schema.Config, point: str | None) -> schema.Config:
     """Returns the configuration of the stage in which a point lies, the first one for None."""
-    try:
+    with input_errors():
         return config.at(config.clock.step_at(point, "--at") if point else 0)
-    except ValueError as error:
-        raise InputError(str(error)) from error
 
 
 def _compile(

@@ -155,10 +155,8 @@ def _read_point(subject: Subject, to: str) -> int:
     now, end = subject.history.step, subject.history.schedule.end
     if not subject.has_tokens and "token" in to.lower():
         raise InputError(f"--to={to}: the log does not say its tokens: give --tokens-per-step too")
-    try:
+    with input_errors():
         step = subject.clock.step_at(to, "--to")
-    except ValueError as error:
-        raise InputError(str(error)) from error
     if step <= now:
         raise InputError(
             f"--to={to} is step {step:,}, and {subject.name} is at step {now:,}: give a later point"

@@ -16,7 +16,7 @@ from anytime_jax.commands import command_line, config_file
 from anytime_jax.commands.command_line import EXIT_STATUS, HelpFormatter, positive_int
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.distributed import jax_settings
-from anytime_jax.errors import InputError
+from anytime_jax.errors import input_errors
 from anytime_jax.lab.theory import parallel_risks, reports, synthetic_figures
 from anytime_jax.lab.theory.comparison import NoiseComparison, compare
 from anytime_jax.lab.theory.problem import Problem
@@ -97,14 +97,11 @@ def run(arguments: argparse.Namespace) -> int:
     columns = TextColumn("exact risks"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn()
     bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     task = bar.add_task("", total=1.0)
-    try:
-        if arguments.work is not _figures:
-            of_figures = [x for x in arguments.given if x.startswith("--config")]
-            command_line.refuse(arguments, of_figures, "with a command")
-        with bar:
-            report = arguments.work(arguments, lambda done: bar.update(task, completed=done))
-    except ValueError as error:
-        raise InputError(str(error)) from error
+    if arguments.work is not _figures:
+        of_figures = [x for x in arguments.given if x.startswith("--config")]
+        command_line.refuse(arguments, of_figures, "with a command")
+    with input_errors(), bar:
+        report = arguments.work(arguments, lambda done: bar.update(task, completed=done))
     for part in report:
         console.print(part)
     return 0
