@@ -103,8 +103,8 @@ def _read(
     readers: dict[str, Callable[[int], Iterator[np.ndarray]]] = {
         "batch": lambda size: (windows.batch(n, size) for n in itertools.count(0, size)),
         "read_ahead": lambda size: read_ahead(windows.batch, 0, itertools.repeat(size)),
+        "mixture": lambda size: read_ahead(mixed.batch, 0, itertools.repeat(size)),
     }
-    readers["mixture"] = lambda size: read_ahead(mixed.batch, 0, itertools.repeat(size))
     rows = []
     for size in batches:
         # The readers take turns, so that all of them meet the same other work on the machine.

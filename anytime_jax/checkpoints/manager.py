@@ -246,14 +246,14 @@ def restore_checkpoint(path: Path, abstract: TrainState) -> RestoredCheckpoint:
     return RestoredCheckpoint(TrainState(step, params, opt_state), meta, added, dropped)
 
 
-class _IsNotRaised(logging.Filter):
-    """Leaves out tracebacks that Orbax's threads log: what waits for them raises the errors too."""
+class _RaisedErrors(logging.Filter):
+    """Leaves out tracebacks of Orbax's threads: what waits for a thread raises its error."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not (record.exc_info and "orbax" in Path(record.pathname).parts)
 
 
-logging.getLogger("absl").addFilter(_IsNotRaised())
+logging.getLogger("absl").addFilter(_RaisedErrors())
 
 
 class _OrbaxManager(ocp.CheckpointManager):

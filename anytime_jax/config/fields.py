@@ -267,9 +267,10 @@ def _convert(hint: Any, name: str, value: Any) -> Any:
     if float in plain and int not in plain and type(value) is int and is_number(value):
         return float(value)
     if _may_have_stages(hint):
-        require_points(name, _tuples(value))
-    if _may_have_stages(hint) and is_by_stages(stages := _tuples(value)):
-        return tuple((point, _convert(_plain_hint(hint), name, x)) for point, x in stages)
+        stages = _tuples(value)
+        require_points(name, stages)
+        if is_by_stages(stages):
+            return tuple((point, _convert(_plain_hint(hint), name, x)) for point, x in stages)
     if tuple in plain and isinstance(value, list | tuple | Mapping):
         return _tuples(value)
     require(type(value) in plain and not is_time(hint), name, value, _allowed(hint))
@@ -313,7 +314,7 @@ def require_points(name: str, value: Any) -> None:
         points = [is_point(x) for x, _ in value]
         if any(points) and not all(points):
             allowed = 'a point such as "0x", "4x" or "3B tokens", as the other stages have'
-            require(False, name, value[points.index(False)][0], allowed)
+            reject(name, value[points.index(False)][0], allowed)
 
 
 def values_by_stage(value: Any) -> list[Any]:

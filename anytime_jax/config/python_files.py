@@ -12,6 +12,7 @@ import difflib
 import importlib.machinery
 import importlib.util
 import inspect
+import os
 import runpy
 import sys
 import threading
@@ -34,7 +35,6 @@ SHIPPED = next(
 )
 SHIPPED_STUDIES = _PACKAGE / "lab" / "studies"
 _LOCAL = Path("configs")
-_LONGEST_NAME = 240  # characters; `.py` may follow
 _EXECUTING = threading.RLock()  # held while `configs` is one file's, which may execute another
 # The function that makes a file one of a kind.
 _FUNCTIONS: dict[Kind, str] = {"configuration": "get_config", "study": "get_study"}
@@ -45,14 +45,13 @@ def find(option: str, text: str, *kinds: Kind) -> Path:
 
     Raises an InputError that names the nearest file if there is none.
     """
-    if max(map(len, Path(text).parts), default=0) > _LONGEST_NAME:
-        raise InputError(f"--{option}={text[:40]}... has a longer name than a file can have")
-    file = Path(text) if Path(text).is_file() else _named(text, kinds)
+    # `Path.is_file` raises for text that no file system takes as a name.
+    file = Path(text) if os.path.isfile(text) else _named(text, kinds)
     if file is None:
         for name, mark in (("decay", "run.json"), ("own_text", "anytime_jax.json")):
-            if (Path(text) / mark).is_file():
+            if os.path.isfile(Path(text) / mark):
                 raise InputError(f"--{option}={text} is a directory: --{option}={name}:{text}?")
-        if Path(f"{text}.py").is_file():
+        if os.path.isfile(f"{text}.py"):
             raise InputError(f"--{option}={text} is no file: did you mean --{option}={text}.py?")
         names = [name for kind in kinds for name in summaries(kind)]
         near = difflib.get_close_matches(Path(text).stem, names, 1)
@@ -70,7 +69,7 @@ def _named(text: str, kinds: Sequence[Kind]) -> Path | None:
     if not text.isprintable() or Path(text).name != text:
         return None
     files = (folder / f"{text}.py" for kind in kinds for folder in _folders(kind))
-    return next((file for file in files if file.is_file()), None)
+    return next((file for file in files if os.path.isfile(file)), None)
 
 
 def _folders(kind: Kind) -> tuple[Path, Path]:

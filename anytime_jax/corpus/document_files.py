@@ -34,7 +34,7 @@ _HEAD_BYTES = 64
 _GZIP, _ZSTANDARD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _MAGIC = {".gz": _GZIP, ".zst": _ZSTANDARD}
 _DECOMPRESS = "decompress it, or compress it with gzip or zstandard"
-# First bytes of files whose content is not the text that their name promises.
+# What a value of JSON is, that is neither text nor null.
 _JSON_KINDS = {
     int: "a number",
     float: "a number",
@@ -42,6 +42,7 @@ _JSON_KINDS = {
     list: "a list",
     dict: "an object",
 }
+# First bytes of files whose content is not the text that their name promises.
 _OTHER_KINDS = {
     _GZIP: "gzip-compressed; if it holds JSON lines, name it .json.gz, else decompress it",
     re.escape(_ZSTANDARD): "zstandard-compressed; if it holds JSON lines, name it .jsonl.zst",

@@ -73,15 +73,16 @@ def decay_settings(directory: str, point: str = "", trust: Trust = NOBODY) -> di
     settings = trunk.to_dict()
     if trunk.branch.data:  # the trunk is a branch itself
         settings["data"]["mixture"] = mixture_setting(trunk.stages, trunk.sources)
-    data, recorded = settings["data"], run_file.get("data_paths", {})
-    if any(not storage_path(path).exists() for path in trunk.sources.values()):
-        found = {trunk.sources[x]: y for x, y in recorded.items() if x in trunk.sources}
-        settings["data"] |= {name: _replace(data[name], found) for name in ("path", "mixture")}
     if len(trunk.sets) > 1:  # the mean stays the trunk's, whatever the branch reads
-        settings["eval"] |= {"weights": trunk.set_weights}
-    if any(not storage_path(path).exists() for path in dict(trunk.eval.sets).values()):
-        found = {trunk.sets[x]: y for x, y in run_file.get("set_paths", {}).items()}
-        settings["eval"] |= {"sets": _replace(settings["eval"]["sets"], found)}
+        settings["eval"]["weights"] = trunk.set_weights
+    for group, names, recorded, paths in (
+        ("data", ("path", "mixture"), "data_paths", trunk.sources),
+        ("eval", ("sets",), "set_paths", dict(trunk.eval.sets)),
+    ):
+        if any(not storage_path(path).exists() for path in paths.values()):
+            found = {paths[x]: y for x, y in run_file.get(recorded, {}).items() if x in paths}
+            for name in names:
+                settings[group][name] = _replace(settings[group][name], found)
     return settings | {
         "name": f"{storage_path(directory).name}_decay",
         "run_dir": "",

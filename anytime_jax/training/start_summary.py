@@ -111,7 +111,7 @@ def _describe_evaluation(plan: Plan, evaluator: SetEvaluator) -> Iterator[str]:
 
 
 def _describe_masks(plan: Plan) -> str:
-    """How documents are kept apart, and what happens to more than are."""
+    """How documents are kept apart, and what happens if a window has more than the most."""
     config, platform = plan.config, plan.mesh.devices.flat[0].platform
     path = resolve_path(config.model, platform, config.model.length)
     surplus = "are merged" if config.data.surplus == "merge" else "end the run"

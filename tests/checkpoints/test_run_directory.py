@@ -115,3 +115,12 @@ def test_damaged_run_file_is_one_short_line(content, tmp_path):
     with pytest.raises(InputError, match=r"run\.json is damaged") as error:
         run_directory.read_identity(tmp_path)
     assert len(str(error.value)) < 500
+
+
+def test_evaluations_are_compared_by_text_and_weight():
+    one = {"tokens": 64, "sets": {"web": ["a", 0.5], "code": ["b", 0.5]}}
+    renamed = {"tokens": 64, "sets": {"mine": ["b", 0.5], "other": ["a", 0.5]}}
+    assert run_directory.is_same_evaluation(one, renamed)
+    assert run_directory.is_same_evaluation(one, None)
+    for change in ({"tokens": "all"}, {"sets": {"web": ["a", 1.0]}}):
+        assert not run_directory.is_same_evaluation(one, {**one, **change})

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import bucket_copies
 from fault_sandbox import LIMIT_SECONDS, STOP_LATER, Ended, Sandbox, Violation
@@ -69,16 +70,22 @@ def configuration(box: Sandbox) -> str:
             at = box.draw.randrange(len(name))
             name = name[:at] + box.draw.choice("xyz_.") + name[at + 1 :]
         overrides.append(f"--config.{name}={box.draw.choice(WORDS)}")
+    _try(box, "train", "--config=run.py", *overrides)
+    return f"{[x[:80] for x in overrides]}"
+
+
+def _try(box: Sandbox, command: str, *argv: str, **spec: Any) -> Ended:
+    """Runs a command, for up to 20 s as it may be much work; a refusal must change no file."""
     before = box.fingerprint()
-    start = box.begin("train", "--config=run.py", *overrides)
+    start = box.begin(command, *argv, **spec)
     deadline = time.monotonic() + 20
     while not start.has_ended and time.monotonic() < deadline:
         time.sleep(0.1)
-    start.kill(signal.SIGTERM)  # an odd value may be a long run
+    start.kill(signal.SIGTERM)
     ended = box.end(start)
     if ended.status == 2 and box.fingerprint() != before:
-        raise Violation(f"refused, but files changed: {ended.errors}")
-    return f"{[x[:80] for x in overrides]}"
+        raise Violation(f"{command} {argv} was refused, but files changed: {ended.errors}")
+    return ended
 
 
 def options(box: Sandbox) -> str:
@@ -91,16 +98,7 @@ def options(box: Sandbox) -> str:
     for name in box.draw.sample(names, min(len(names), box.draw.choice((1, 1, 2, 3)))):
         word = box.draw.choice([x for x in WORDS if not x.startswith("gs:")])
         argv += [name] if box.draw.random() < 0.2 else [f"{name}={word}"]
-    before = box.fingerprint("run", "data", "other", "run.py", "other.py")
-    start = box.begin(command, *argv, environment={"HOME": str(box.folder / "home")})
-    deadline = time.monotonic() + 20
-    while not start.has_ended and time.monotonic() < deadline:
-        time.sleep(0.1)
-    start.kill(signal.SIGTERM)  # an odd value may be much work
-    ended = box.end(start)
-    after = box.fingerprint("run", "data", "other", "run.py", "other.py")
-    if ended.status == 2 and after != before:
-        raise Violation(f"{command} {argv} was refused, but files changed: {ended.errors}")
+    ended = _try(box, command, *argv, environment={"HOME": str(box.folder.parent / "home")})
     return f"{command} {[x[:80] for x in argv]}: status {ended.status}"
 
 

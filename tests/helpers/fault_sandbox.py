@@ -141,12 +141,10 @@ class Sandbox:
             raise Violation(f"other losses: {ended.output}")
         return ended
 
-    def fingerprint(self, *names: str) -> str:
-        """Returns a hash of the names and contents of files, by default of all."""
+    def fingerprint(self) -> str:
+        """Returns a hash of the names and contents of all files of run and data."""
         digest = hashlib.sha256()
         for path in sorted(self.folder.rglob("*")):
-            if names and path.relative_to(self.folder).parts[0] not in names:
-                continue
             digest.update(str(path).encode("utf-8", "surrogateescape"))
             if path.is_file() and "__pycache__" not in path.parts:
                 digest.update(path.read_bytes())
