@@ -7,6 +7,7 @@ Targets: 1M tokens per CPU second of preparation, 10M tokens/s of reading.
 """
 
 import argparse
+import dataclasses
 import gzip
 import itertools
 import sys
@@ -21,7 +22,7 @@ from anytime_jax.corpus.installed_python import BuiltinSource
 from anytime_jax.corpus.preparation import prepare
 from anytime_jax.corpus.sources import FileSource, Source
 from anytime_jax.corpus.worker_pool import Progress
-from anytime_jax.data.dataset_info import DatasetInfo
+from anytime_jax.data.dataset_info import DatasetInfo, SplitInfo
 from anytime_jax.data.mixed_windows import MixedWindows
 from anytime_jax.data.mixture import DataStage, Mixture, whole_weights
 from anytime_jax.data.prefetch import read_ahead
@@ -95,15 +96,31 @@ def _prepare(
 def _read(
     info: DatasetInfo, length: int, batches: Sequence[int], seconds: float
 ) -> list[record.Row]:
-    windows = Windows(info, "train", length=length, seed=0, repeat=True)
-    # Three sources of the same files, to be compared with `read_ahead` of one.
-    weights = whole_weights({"a": 0.5, "b": 0.3, "c": 0.2})
+    # Every file is a source of its own, so that the mixture reads what the dataset has.
+    parts = info.parts["train"]
+    sources = {
+        part.name: dataclasses.replace(
+            info,
+            splits={"train": SplitInfo(documents=1, tokens=part.tokens)},
+            parts={"train": (part,)},
+        )
+        for part in parts
+    }
+    total = sum(part.tokens for part in parts)
+    weights = whole_weights({part.name: part.tokens / total for part in parts})
     mixture = Mixture([DataStage(0, length, weights)])
-    mixed = MixedWindows(dict.fromkeys(weights, info), mixture, seed=0, repeat=True)
+
+    def one() -> Windows:
+        return Windows(info, "train", length=length, seed=0, repeat=True)
+
+    def mixed() -> MixedWindows:
+        return MixedWindows(sources, mixture, seed=0, repeat=True)
+
+    # Each round opens the arrays, so that none reads what another one has cached.
     readers: dict[str, Callable[[int], Iterator[np.ndarray]]] = {
-        "batch": lambda size: (windows.batch(n, size) for n in itertools.count(0, size)),
-        "read_ahead": lambda size: read_ahead(windows.batch, 0, itertools.repeat(size)),
-        "mixture": lambda size: read_ahead(mixed.batch, 0, itertools.repeat(size)),
+        "batch": lambda size: map(one().batch, itertools.count(0, size), itertools.repeat(size)),
+        "read_ahead": lambda size: read_ahead(one().batch, 0, itertools.repeat(size)),
+        "mixture": lambda size: read_ahead(mixed().batch, 0, itertools.repeat(size)),
     }
     rows = []
     for size in batches:

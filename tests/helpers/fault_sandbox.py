@@ -90,13 +90,12 @@ class Sandbox:
 
     def end(self, start: Start, limit: float = LIMIT_SECONDS) -> Ended:
         """Waits for the end of a command and checks what is required of all."""
-        began = time.monotonic()
         try:
             status = start.wait(limit)
         except AssertionError as error:
             start.kill(signal.SIGKILL)
             raise Violation(f"did not end within {limit:.0f} s: {start.output[-300:]}") from error
-        ended = Ended(status, start.output, start.errors, time.monotonic() - began)
+        ended = Ended(status, start.output, start.errors, time.monotonic() - start.began)
         self.ended.append(ended)
         text = f"status {status}, output {ended.output[-300:]!r}, errors {ended.errors[-1500:]!r}"
         if any(noise in ended.output + ended.errors for noise in _NOISE):

@@ -61,6 +61,7 @@ class Start:
     number: int
     folder: pathlib.Path
     starts: "Starts"
+    began: float = dataclasses.field(default_factory=time.monotonic)
 
     @property
     def phase(self) -> str:
