@@ -338,7 +338,7 @@ def parse_rule(value: Any) -> Rule:
     if kind in ("f", "ema") and number.strip("."):
         return (GrowingWindow if kind == "f" else FixedDecay)(float(number))
     raise ValueError(
-        f"{format_value(value)} is not an average: give a number f, or one of the forms "
+        f"{format_value(value)} is not an average: give one of the forms "
         '"f25", "ema0.999", "uniform", "uniform1000"'
     )
 
@@ -417,6 +417,11 @@ def _move(average: Any, params: Any, newest: jax.Array, count: jax.Array) -> Any
         moved = _round_sum(avg, increment, _uniform(avg.shape, count))
         return jnp.where(newest == 1, theta, moved)
 
+    if jax.tree.structure(average) != jax.tree.structure(params):
+        raise ValueError(
+            "the averages have other names than the parameters: use the state that init made of "
+            "these parameters"
+        )
     return jax.tree_util.tree_map_with_path(one, average, params)
 
 

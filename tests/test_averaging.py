@@ -536,3 +536,19 @@ def test_small_increments_add_up(start, change, t):
     newest = rule.evaluate(t + np.arange(1, updates + 1))
     exact = -np.expm1(np.log1p(-newest).sum()) * (float(theta) - float(start))
     assert moved == pytest.approx(exact, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"w": jnp.ones(3)}, r"params\['w'\] has the shape \(1,\), and .* has \(3,\)"),
+        ({"v": jnp.ones(1)}, "other names"),
+        ({"w": jnp.ones(1), "v": jnp.ones(1)}, "other names"),
+        ([jnp.ones(1)], "other names"),
+    ],
+)
+def test_state_of_other_parameters_is_refused(params, message):
+    transform = average_params([25.0])
+    state = transform.init({"w": jnp.ones(1)})
+    with pytest.raises(ValueError, match=rf"{message}.*use the state that init made"):
+        transform.update(params, state, params)

@@ -40,20 +40,23 @@ def configure() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_ERRORS)
-    stderr = sys.stderr
+    stdout, stderr = sys.stdout, sys.stderr
+    if stdout is sys.__stdout__ and isinstance(stdout, io.TextIOWrapper):
+        sys.stdout = _reopen(stdout, _NamedFile, stdout.line_buffering)
     if stderr is sys.__stderr__ and isinstance(stderr, io.TextIOWrapper):
-        sys.stderr = _lossy(stderr)
+        sys.stderr = _reopen(stderr, _LossyFile)
 
 
 @contextlib.contextmanager
 def lossy_stdout() -> Iterator[None]:
     """Drops what cannot be written to standard output, such as to a terminal that was closed."""
     stdout = sys.stdout
-    if stdout is not sys.__stdout__ or not isinstance(stdout, io.TextIOWrapper):
+    file = getattr(getattr(stdout, "buffer", None), "raw", None)
+    if not (isinstance(stdout, io.TextIOWrapper) and isinstance(file, _NamedFile)):
         yield  # standard output was replaced
         return
     flush()
-    sys.stdout = _lossy(stdout)
+    sys.stdout = _reopen(stdout, _LossyFile)
     try:
         yield
     finally:
@@ -61,9 +64,22 @@ def lossy_stdout() -> Iterator[None]:
         sys.stdout = stdout
 
 
-def _lossy(stream: io.TextIOWrapper) -> io.TextIOWrapper:
-    buffer = io.BufferedWriter(_LossyFile(stream.fileno(), "w", closefd=False))
-    return io.TextIOWrapper(buffer, stream.encoding, stream.errors, line_buffering=True)
+def _reopen(
+    stream: io.TextIOWrapper, file: type[io.FileIO], line_buffering: bool = True
+) -> io.TextIOWrapper:
+    buffer = io.BufferedWriter(file(stream.fileno(), "w", closefd=False))
+    return io.TextIOWrapper(buffer, stream.encoding, stream.errors, line_buffering=line_buffering)
+
+
+class _NamedFile(io.FileIO):
+    """Standard output, which errors name."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            error.filename = "standard output"
+            raise
 
 
 class _LossyFile(io.FileIO):

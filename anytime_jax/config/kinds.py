@@ -126,14 +126,17 @@ class Kinds:
         cls = _import_class(module, attribute, f"{self.setting} = {format_value(name)}")
         base = getattr(importlib.import_module(self.module), self.base) if self.base else object
         is_kind = (
-            dataclasses.is_dataclass(cls)
-            and isinstance(cls, type)
+            isinstance(cls, type)
+            and dataclasses.is_dataclass(cls)
+            and cls.__dataclass_params__.frozen  # pyright: ignore[reportAttributeAccessIssue]
             and issubclass(cls, base)
             and callable(getattr(cls, self.method, None))
             and not inspect.isabstract(cls)
         )
         extends = f" that extends {self.module}.{self.base}," if self.base else ""
-        require(is_kind, self.setting, name, f"a dataclass{extends} with a method {self.method}")
+        require(
+            is_kind, self.setting, name, f"a frozen dataclass{extends} with a method {self.method}"
+        )
         return cls
 
     def name_of(self, cls: Any) -> str:

@@ -594,8 +594,8 @@ def _check_rates(kind: Kind, rate: schedules.Schedule) -> None:
     end = _LAST_CHECKED if rate.end is None else rate.end
     geometric = np.geomspace(1, max(end, 1), 64).astype(int)
     times = np.unique([0, rate.warmup_end, *geometric[geometric <= end], end])
-    with explain_errors([kind.cls.__module__], but=ValueError), errors_named("schedule"):
-        with np.errstate(all="ignore"):
+    with errors_named("schedule"):
+        with explain_errors([kind.cls.__module__]), np.errstate(all="ignore"):
             rates = rate.evaluate(times)
         if rates.shape != times.shape or not np.all(np.isfinite(rates) & (rates >= 0)):
             raise ValueError(

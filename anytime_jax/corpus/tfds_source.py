@@ -87,8 +87,9 @@ class TfdsPart:
         features = example.features.feature
         values = features[self.text_field].bytes_list.value if self.text_field in features else ()
         if len(values) != 1:
+            what = "something else than one text" if self.text_field in features else "nothing"
             raise InputError(
-                f"{self.file} record {number} has no text under {self.text_field!r} (it has "
+                f"{self.file} record {number} has {what} under {self.text_field!r} (it has "
                 f"{sorted(features)[:20]}); name the feature that holds the text"
             )
         try:

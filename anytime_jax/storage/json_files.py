@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,17 @@ from anytime_jax.storage.failures import read_failure, storage_errors
 from anytime_jax.storage.files import is_regular_file
 
 
-def parse_json(text: str | bytes) -> Any:
+def parse_json(
+    text: str | bytes, make_object: Callable[[list[tuple[str, Any]]], Any] = dict
+) -> Any:
     """Parses JSON; raises a ValueError with a short message if it is damaged or nested too deeply.
 
-    The error never holds the text, as the `repr` of a UnicodeDecodeError would.
+    `make_object` makes an object of its pairs of a name and a value. The error never holds the
+    text, as the `repr` of a UnicodeDecodeError would.
     """
     try:
-        return json.loads(text if isinstance(text, str) else text.decode("utf-8"))
+        text = text if isinstance(text, str) else text.decode("utf-8")
+        return json.loads(text, object_pairs_hook=make_object)
     except (ValueError, RecursionError) as error:
         raise ValueError(str(error)) from error
 

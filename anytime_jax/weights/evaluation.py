@@ -115,8 +115,8 @@ def open_evaluators(
     config = run.config
     mesh = make_mesh(config.mesh, say)
     if data is not None:
-        dataset = load_dataset(data, "choose a dataset with --data")
-        _check_vocabulary(run, dataset, f"--data={dataset.path}")
+        dataset = load_dataset(data, "choose a dataset as data")
+        _check_vocabulary(run, dataset, f"data = {dataset.path}")
         config = dataclasses.replace(config, end_of_text=dataset.eos_id)
         each = _make_evaluator(config, mesh, dataset, split, tokens, batch_size, parts)
         return Evaluators({"": each}, {"": 1.0})
@@ -143,7 +143,7 @@ def _make_evaluator(
     tokens = tokens or config.eval_windows(windows) * length
     if not least <= tokens <= available:
         raise InputError(
-            f"--tokens={tokens}: give at least {least}, {parts} x the length of a window, and at "
+            f"tokens = {tokens}: give at least {least}, {parts} x the length of a window, and at "
             f"most {available}, the {split} split of {dataset.path}"
         )
     # Equal batches need the least padding.
@@ -166,7 +166,7 @@ def _load_set(run: SavedRun, name: str) -> DatasetInfo:
     """Returns a validation set of a run; a source has to be the one that the run has read."""
     path = run.set_path(name)
     recorded = _recorded(run.recorded_sets.get(name), path)
-    advice = f"{recorded.removeprefix(', ')}; choose a dataset with --data".lstrip("; ")
+    advice = f"{recorded.removeprefix(', ')}; choose a dataset as data".lstrip("; ")
     dataset = load_dataset(path, advice)
     label = f"{dataset.path}" if len(run.config.sets) == 1 else f"the set {name} at {dataset.path}"
     _check_vocabulary(run, dataset, label)
@@ -174,7 +174,7 @@ def _load_set(run: SavedRun, name: str) -> DatasetInfo:
     if is_source and dataset.fingerprint not in {run.fingerprint, *run.sources}:
         raise InputError(
             f"{dataset.path} is not the dataset that {run.run_dir} was trained on{recorded}: to "
-            f"score on it nevertheless, give --data={dataset.path}"
+            f"score on it nevertheless, give data = {dataset.path}"
         )
     return dataset
 
@@ -183,7 +183,7 @@ def _check_vocabulary(run: SavedRun, dataset: DatasetInfo, label: str) -> None:
     if dataset.vocabulary_sha256 != run.vocabulary:
         raise InputError(
             f"{label} has another vocabulary than the data of {run.run_dir}: prepare the text "
-            f"with --vocabulary={run.data_path}, or give a dataset with --data"
+            f"with --vocabulary={run.data_path}, or give another dataset as data"
         )
 
 

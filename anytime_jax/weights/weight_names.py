@@ -107,8 +107,8 @@ def _fit(run: SavedRun, target: Rule | LastFraction, limits: MixtureLimits, advi
         count = len({part.step for part in mixture.parts})
         raise ValueError(
             f"a kernel error of {mixture.kernel_error:.2%} from the averages of {count} "
-            f"checkpoint{'s' * (count > 1)}, more than {limits.kernel_error:.2%}: {advice}, or "
-            "allow more with --max-error"
+            f"checkpoint{'s' * (count > 1)}, more than {limits.kernel_error:.2%}: {advice}, or, "
+            "on the command line, allow more with --max-error"
         )
     return mixture
 
@@ -122,9 +122,12 @@ def _window_advice(run: SavedRun) -> str:
 
 def _sum(run: SavedRun, argument: str) -> Mixture:
     try:
-        terms = {str(name): float(x) for name, x in dict(parse_json(argument)).items()}
+        pairs = [(name, float(x)) for name, x in parse_json(argument, list)]
     except (ValueError, TypeError, OverflowError) as error:
         raise ValueError('give JSON, such as mix:{"f25": 0.5, "last@480": 0.5}') from error
+    terms = dict(pairs)
+    if len(terms) < len(pairs):
+        raise ValueError("a name is given twice: give the sum of its coefficients")
     total = sum(terms.values())
     if not terms or not abs(total - 1) < _SUM_TOLERANCE:
         raise ValueError(f"the coefficients sum to {total:.6g}; they must sum to 1")

@@ -16,8 +16,8 @@ from anytime_jax.weights import evaluation, saved_run
     ("option", "named"),
     [
         ("--tokens=0", "--tokens"),
-        ("--tokens=7", "--tokens=7"),
-        ("--tokens=99999999", "--tokens=99999999"),
+        ("--tokens=7", "tokens = 7"),
+        ("--tokens=99999999", "tokens = 99999999"),
         ("--batch-size=-1", "--batch-size"),
         ("--data=nowhere", "nowhere"),
         ("--split=test", "--split"),
@@ -42,7 +42,7 @@ def test_changed_dataset_needs_the_data_option(trained, dataset, monkeypatch, re
     other = dataclasses.replace(dataset, parts={**dataset.parts, "train": changed})
     assert other.fingerprint != dataset.fingerprint
     monkeypatch.setattr(evaluation, "load_dataset", lambda path, hint: other)
-    assert "--data=" in rejected(evaluate, f"--run={trained}")
+    assert "data = " in rejected(evaluate, f"--run={trained}")
     assert command(evaluate, f"--run={trained}", "--data=x", "--weights", "last")[0] == 0
 
 

@@ -83,7 +83,7 @@ def test_a_configuration_that_cannot_be_printed_is_a_failure():
     with open("/dev/full", "w") as full:
         done = subprocess.run(words, cwd=REPOSITORY, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1
-    assert done.stderr.startswith("error: ")
+    assert done.stderr == "error: [Errno 28] No space left on device: 'standard output'\n"
 
 
 def test_closed_output_is_no_failure(whole):

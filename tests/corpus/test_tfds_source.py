@@ -75,10 +75,11 @@ def test_missing_split_is_named(corpus):
         source.parts()
 
 
-@pytest.mark.parametrize("feature", ["body", "n"])
-def test_feature_without_text_is_named(corpus, feature):
+@pytest.mark.parametrize(("feature", "found"), [("body", "nothing"), ("n", "something else")])
+def test_feature_without_text_is_named(corpus, feature, found):
     source = TfdsSource(str(corpus.folder / "tfds"), text_field=feature)
-    with pytest.raises(InputError, match=rf"record 0 .*'{feature}' \(it has \['n', 'text'\]\)"):
+    names = rf"record 0 has {found}.* under '{feature}' \(it has \['n', 'text'\]\)"
+    with pytest.raises(InputError, match=names):
         read_documents(source)
 
 

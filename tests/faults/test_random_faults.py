@@ -75,7 +75,7 @@ def test_random_faults_break_no_promise(tmp_path, capsys):
                 print(f"fault {number}, {outcome[0]}: {outcome[1]} {outcome[2]}", flush=True)
         return outcome
 
-    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+    with concurrent.futures.ThreadPoolExecutor(3) as threads:
         outcomes = list(threads.map(fault, numbers))
     starts.close()
     original.server.close()

@@ -1,13 +1,14 @@
 """Losses of a foreign run: a CSV file with a step, a learning rate and a loss in each row."""
 
 import csv
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from anytime_jax.averaging import LIVE
-from anytime_jax.checks import LARGEST_COUNT
+from anytime_jax.checks import LARGEST_COUNT, format_value
 from anytime_jax.errors import InputError
 from anytime_jax.lab.forecast.loss_history import LossHistory, RecordedRates
 from anytime_jax.schedules import Schedule
@@ -46,6 +47,11 @@ def read_csv(
         raise InputError(f"{path} cannot be read as CSV ({reason}): give another file") from error
     if not header:
         raise InputError(f"{path} is empty: give a CSV file with the columns step, lr and loss")
+    if len(header) == 1 and (found := re.search(r"[;\t|]", header[0])):
+        raise InputError(
+            f"{path} separates its columns by {found[0]!r}: write it with commas, and with points "
+            "in numbers"
+        )
     names = {"step": _STEP, "lr": _RATE, "loss": _LOSS}
     index = {x: _column(path, header, names[x], (columns or {}).get(x)) for x in names}
     for what, column in index.items():
@@ -62,12 +68,14 @@ def read_csv(
         if "" in cells.values() or len(cells) < sum(i is not None for i in index.values()):
             continue
         try:
-            step = float(cells["step"])
+            step, rate, loss = (_number(cells.get(x, "nan")) for x in ("step", "lr", "loss"))
             if not (step.is_integer() and 0 <= step < LARGEST_COUNT):
                 raise ValueError(f"{step:g} is not a number of updates below 2^31")
-            values[int(step)] = float(cells["loss"]), float(cells.get("lr", "nan"))
+            values[int(step)] = loss, rate
         except ValueError as error:
-            raise InputError(f"{path}, line {number}: {error}") from error
+            raise InputError(
+                f"{path}, line {number}: {error}: correct that line, or leave it out"
+            ) from error
     return from_columns(
         list(values),
         [loss for loss, _ in values.values()],
@@ -138,16 +146,26 @@ def _column(
     if name is not None:
         if name not in header:
             raise InputError(f"{path} has no column {name!r}: it has {', '.join(header)}")
+        if header.count(name) > 1:
+            raise InputError(f"{path} has several columns {name!r}: rename the others")
         return header.index(name)
     short = [cell.rpartition(" - ")[2].strip().lower() for cell in header]
     for known in names:
         found = [i for i, cell in enumerate(short) if cell == known]
         if len(found) > 1:
-            columns = ", ".join(header[i] for i in found)
-            raise InputError(f"{path} has several columns of {known}: give one by name: {columns}")
+            columns = ", ".join(dict.fromkeys(header[i] for i in found))
+            advice = "give one by name" if "," in columns else "rename the others"
+            raise InputError(f"{path} has several columns of {known} ({columns}): {advice}")
         if found:
             return found[0]
     return None
+
+
+def _number(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError as error:
+        raise ValueError(f"{format_value(cell)} is not a number") from error
 
 
 def _check_rates(name: str, schedule: Schedule, steps: np.ndarray, recorded: np.ndarray) -> None:

@@ -195,9 +195,11 @@ def make_forecast(
     if not steps or not all(isinstance(step, int | np.integer) for step in steps):
         raise InputError(f"steps = {format_value(steps)}: give one or more numbers of updates")
     history.check(least)
-    if history.step >= max(steps, default=0):
+    last = max(steps)
+    if not history.step < last <= LONGEST * history.step:
         raise InputError(
-            f"the run is at step {history.step:,}: a forecast is of later steps, not {max(steps):,}"
+            f"the run is at step {history.step:,}: a forecast is of later steps, up to {LONGEST} "
+            f"times as many, not of {last:,}"
         )
     fit = FunctionalFit([history], prior)
     if fit.misfit > WORST_MISFIT:

@@ -123,6 +123,7 @@ def test_rows_with_an_empty_cell_and_blank_lines_are_skipped(write):
         ("60,0.001,inf", "step 60 is inf"),
         ("60,nan,3", "learning rate"),
         ("60,-0.001,3", "learning rate"),
+        ('"1,000",0.001,3', "line 3: '1,000' is not a number: correct that line"),
         ("60,1e200,3", "learning rate is 1e\\+200, .*from 1e-12 to 1000"),
         ("21474836,0.001,3", "step 21,474,836, .*counts updates, not tokens"),
     ],
@@ -140,12 +141,20 @@ def test_cell_that_is_no_number_is_refused(write, line, names):
         ("step,lr,accuracy", "loss.*accuracy"),
         ("epoch,lr,loss", "step.*epoch"),
         ("step,momentum,loss", "learning rates.*momentum"),
-        ("step,a - loss,b - loss", "several columns of loss.*a - loss, b - loss"),
+        ("step,a - loss,b - loss", "several columns of loss.*a - loss, b - loss.*by name"),
+        ("step,loss,loss", "several columns of loss .loss.: rename"),
+        ("step;lr;loss", "separates its columns by ';': .*commas"),
+        ("step\tlr\tloss", "separates its columns by .*commas"),
     ],
 )
 def test_missing_and_ambiguous_columns_are_named(write, header, names):
     with pytest.raises(InputError, match=names):
         loss_csv.read_csv(write(rows(header)))
+
+
+def test_column_given_by_a_name_of_several_is_refused(write):
+    with pytest.raises(InputError, match="several columns 'mine': rename"):
+        loss_csv.read_csv(write(rows("step,lr,mine,mine")), columns={"loss": "mine"})
 
 
 @pytest.mark.parametrize("peak", [0, 5e-324, 1e-300, 9e-13])
