@@ -9,8 +9,8 @@ import pytest
 
 from anytime_jax.checkpoints import checkpoint_listing
 from anytime_jax.errors import BucketError, InputError
-from anytime_jax.storage import conditional_writes
-from anytime_jax.storage.buckets import is_remote
+from anytime_jax.storage import buckets, conditional_writes
+from anytime_jax.storage.buckets import is_remote, upload
 from anytime_jax.storage.failures import check_directory
 from anytime_jax.storage.files import (
     file_sizes,
@@ -111,3 +111,20 @@ def test_request_that_fails_hides_no_checkpoint(bucket_server, bucket, failing):
     with contextlib.suppress(OSError):
         assert checkpoint_listing.saved_steps(bucket) == [4, 8]
     assert next(count) > failing
+
+
+@pytest.mark.parametrize("end", [b"", b"\r", b"\n", b"\r\n", b"\n\r", b"\r\r", b"\n\n"])
+@pytest.mark.parametrize("start", [b"", b"text", b"\r", b"\0"])
+def test_uploaded_file_keeps_its_last_bytes(bucket, tmp_path, start, end):
+    file = tmp_path / "file"
+    file.write_bytes(start + end)
+    upload(file, bucket / "file")
+    assert (bucket / "file").read_bytes() == start + end
+
+
+def test_upload_that_stores_other_bytes_is_an_error(bucket, tmp_path, monkeypatch):
+    file = tmp_path / "file"
+    file.write_bytes(b"text\r")
+    monkeypatch.setattr(buckets, "_SMALL", 0)  # sent as any other file
+    with pytest.raises(buckets.bucket_errors()):
+        upload(file, bucket / "file")
