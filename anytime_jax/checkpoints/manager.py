@@ -32,11 +32,13 @@ from anytime_jax.checkpoints.retention import RetentionPolicy, checkpoint_bytes
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.checkpoints.tree_names import flatten_by_name, is_stacked, unflatten_by_name
 from anytime_jax.distributed import lost_process_exit, processes
-from anytime_jax.errors import BucketError, RunError
+from anytime_jax.errors import BucketError, InputError, RunError
+from anytime_jax.storage.buckets import is_remote
 from anytime_jax.storage.failures import is_temporary
 from anytime_jax.storage.files import (
     describe_free,
     directory_id,
+    file_size,
     free_bytes,
     remove_directory,
     rename_directory,
@@ -93,13 +95,21 @@ class CheckpointManager:
         )
         names = (*checkpoint_reader.ARRAY_ITEMS, "meta")
         try:
+            self._check_marks()
             self._manager = _OrbaxManager(str(self._directory), item_names=names, options=options)
-        except RecursionError as error:  # Orbax ignores other damage to these files
+        except (RecursionError, InputError) as error:  # Orbax ignores other damage to these files
             raise RunError(
                 f"a {checkpoint_listing.COMPLETE_MARK} in {self._directory} is damaged ({error}): "
                 "remove that checkpoint, or choose another run_dir"
             ) from error
         self._directory_id = directory_id(self._directory)
+
+    def _check_marks(self) -> None:
+        """Raises an InputError if Orbax would read something else than a file."""
+        for step in (
+            [] if is_remote(self._directory) else checkpoint_listing.saved_steps(self._run_dir)
+        ):
+            file_size(self._directory / str(step) / checkpoint_listing.COMPLETE_MARK)
 
     def _is_kept(self, step: int) -> bool:
         """Returns whether a checkpoint is never deleted; symbolic links are always kept."""

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import hashlib
 import json
+import os
 import random
 import re
 import shutil
@@ -424,3 +425,30 @@ def test_save_rejects_nonfinite_states(checkpoints, tmp_path):
     with pytest.raises(RunError, match="params/w has a NaN or an infinity at step 5"):
         checkpoints.save(state, {})
     assert saved_steps(tmp_path) == [4]
+
+
+def test_pipe_or_device_in_place_of_any_file_is_named(tmp_path):
+    """Reading one could wait forever."""
+    state = small_state(4)
+    path = save(tmp_path, state)
+    files = [p for p in sorted(path.rglob("*")) if p.is_file()]
+    for number, file in enumerate(files):
+        content = file.read_bytes()
+        file.unlink()
+        if number % 2:
+            os.mkfifo(file)
+        else:
+            file.symlink_to("/dev/zero")
+        kind = "a named pipe" if number % 2 else "a device"
+        for read in (
+            lambda: restore_checkpoint(path, abstract(state)),
+            lambda: verify_checkpoint(path),
+            lambda: CheckpointManager(tmp_path, latest(4)).restore_latest(abstract(state), False),
+        ):
+            with pytest.raises(
+                RunError, match=rf"{re.escape(str(file))} is {kind} where a file is exp"
+            ):
+                read()
+        file.unlink()
+        file.write_bytes(content)
+    assert same_bits(restore_checkpoint(path, abstract(state)).state, state)
