@@ -35,7 +35,7 @@ def make_fault(number: int, seed: int, folder: pathlib.Path, original: Original,
     except Exception as error:  # a broken promise, or what else the fault brought about
         problem = f"{type(error).__name__}: {str(error)[-2500:]}"
     shutil.rmtree(box.folder, ignore_errors=True)
-    return kind.__name__, text, problem, box.ended
+    return kind.__name__, text or box.description, problem, box.ended
 
 
 def table(outcomes) -> list[str]:

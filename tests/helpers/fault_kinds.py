@@ -159,7 +159,7 @@ def damage(box: Sandbox) -> str:
     change = box.draw.choice(list(_CHANGES))
     before = box.fingerprint()
     _CHANGES[change](box, file)
-    text = f"{file.relative_to(box.folder)}: {change}"
+    box.description = text = f"{file.relative_to(box.folder)}: {change}"
     ended = [box.evaluate(), box.do(*box.draw.choice(READERS)), box.train()]
     if ended[-1].status == 0 and box.draw.random() < 0.5:
         box.do("runs", "--run=run", "--verify")

@@ -77,6 +77,7 @@ class Sandbox:
         self.folder = shutil.copytree(original.folder, folder)
         self.run, self.data = folder / "run", folder / "data"
         self.draw, self.original = draw, original
+        self.description = ""  # of the fault, if a promise is broken
         self.ended: list[Ended] = []
         self._starts = starts
 
