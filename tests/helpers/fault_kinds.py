@@ -7,6 +7,7 @@ AssertionError where a promise is not kept.
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 import bucket_copies
+import odd_logs
 from fault_sandbox import LIMIT_SECONDS, STOP_LATER, Ended, Sandbox, Violation
 from forked_starts import environment as environment_of
 from training_runs import bits
@@ -59,6 +61,44 @@ READERS = (
     ("generate", "--run=run", "--tokens=5"),
     ("export", "--run=run", "--output=exported"),
 )
+
+WORKING = [
+    ["--csv=log.csv"],  # where a log has rates in which a law can be fitted
+    ["--csv=log.csv", "--decay=linear:0.0001"],
+    ["--csv=log.csv", "--schedule=constant:peak=1e-3"],
+    ["--run=run", "--tokens=3", "--temperature=1e300"],
+    ["--run=run", "--weights", 'mix:{"f25": 1}'],
+]
+KNOWN = [
+    *(("train", "--config=run.py", f"--config.{x}") for x in (
+        "batch_size=abc", "batch_size=3.5", "batch_size=1e3", "data.repeat=nan", "optimizer.lr=1",
+        "model.vocab_size=2147483647", "model.arch=x", "lr=1", "learning_rate=1", "epochs=1",
+        "max_steps=1", "model.num_layers=1", "model.hidden_size=1", "model.seq_len=1",
+        "schedule.kind=cosine", "data.path=", "log.wandb_project=x",
+    )),
+    *(("forecast", *x) for x in WORKING[:3]),
+    *(("forecast", "--csv=log.csv", x) for x in (
+        "--decay=cosine:0.99999999", "--schedule=constant:peak=1e-3,warmup=inf", "--output=",
+        "--schedule=constant:peak=1e-3,peak=2e-3", "--schedule=constant:peak=1e200", "--to=",
+    )),
+    *((command, x) for command, options in {
+        "report": ("--run=", "--run=no"), "evaluate": ("--run=",), "generate": ("--run=",),
+        "watch": ("--run=",), "readout": ("--run=",), "export": ("--run=", "--run=run"),
+        "prepare": ("--input=", "--input=number.json"), "theory": ("", "--config="),
+        "leaderboard": ("--study=",), "sweep": ("--study=",), "train": ("", "--config="),
+    }.items() for x in options),
+    ("report", "--run=run", "--average=zz"),
+    ("export", "--run=run", "--output=x", "--verify-python=x"),
+    ("export", "--run=run", "--output="),
+    ("prepare", "--input=number.json", "--train-vocabulary=300", "--output=x"),
+    ("sweep", "--list", "--jobs=5"),
+    ("evaluate", "--run=run", "--tokens=abc"),
+    ("evaluate", "--run=run", "--weights", 'mix:{"z": 1}'),
+    ("evaluate", "--run=run", "--weights", 'mix:{"f25": 0.5, "f25": 1}'),
+    ("evaluate", *WORKING[4]),
+    ("generate", "--run=run", "--tokens=abc"),
+    ("generate", *WORKING[3]),
+]  # fmt: skip
 
 
 def configuration(box: Sandbox) -> str:
@@ -110,6 +150,32 @@ def python(box: Sandbox) -> str:
         raise Violation(f"{seed}: {ended.output[-500:]} {ended.errors}")
     box.recover(STOP_LATER)  # a call may have trained the run to there
     return f"{seed}: {ended.output.strip()[:200]}"
+
+
+def logs(box: Sandbox) -> str:
+    """A forecast of an odd log: numbers, or one line that says why not."""
+    (box.folder / "log.csv").write_text("\n".join(odd_logs.lines(box.draw)))
+    argv = odd_logs.options(box.draw)
+    ended = box.do("forecast", "--csv=log.csv", "--json", *argv)
+    if ended.status not in (0, 2) or (ended.errors and not ended.status):
+        raise Violation(f"{argv}: status {ended.status}: {ended.errors}")
+    if {"NaN", "Infinity"} & set(re.findall(r"\w+", ended.output)):
+        raise Violation(f"{argv}: {ended.output}")
+    return f"{argv}: status {ended.status}"
+
+
+def known(box: Sandbox) -> str:
+    """A command that once ended with a traceback, a warning, or without the help of its words."""
+    column = box.draw.choice(("", ",1e-3", ",1e200", ",1e-300", ",5e-324"))
+    gap = box.draw.choice((50, 50, 1_000_000, 4_000_000))
+    rows = [f"{gap * i},{3 + 3 * i**-0.3}{column}" for i in range(1, 41)]
+    (box.folder / "log.csv").write_text("\n".join(["step,loss" + ",lr" * bool(column), *rows]))
+    (box.folder / "number.json").write_text('{"text": 5}')
+    command, *argv = box.draw.choice(KNOWN)
+    ended = _try(box, command, *argv)
+    if ended.status != 2 and argv not in WORKING:
+        raise Violation(f"{command} {argv}: status {ended.status}: {ended.errors}")
+    return f"{command} {argv}: {ended.errors.strip()}"
 
 
 _bucket_guard = threading.Lock()  # one at a time: they share a server, which makes the faults
@@ -443,6 +509,8 @@ def texts(box: Sandbox) -> str:
 KINDS = {
     configuration: 4,
     options: 8,
+    known: 3,
+    logs: 3,
     python: 3,
     bucket: 0.5,
     damage: 5,

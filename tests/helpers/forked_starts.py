@@ -132,7 +132,8 @@ class Starts:
         self._count += 1
         number = self._count
         (self._folder / f"{number}.phase").write_bytes(b"\0")
-        (self._folder / f"{number}.log").touch()
+        for suffix in ("log", "err"):  # a signal may end the process before it opens them
+            (self._folder / f"{number}.{suffix}").touch()
         order = {"number": number, "argv": argv, "moment": moment, "skip": skip, "probe": probe}
         order |= {"folder": str(folder), "separate_errors": separate_errors, "command": command}
         print(json.dumps(order), file=self._parent.stdin, flush=True)

@@ -8,10 +8,13 @@ import random
 import threading
 import warnings
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from anytime_jax import api, averaging, schedules
 from anytime_jax.errors import InputError, RunError
+from anytime_jax.lab.forecast import loss_csv, prior, run_forecast
 
 _VALUES = [
     *(None, True, False, 0, 1, -1, 2**31, 10**30, 0.5, float("nan"), float("inf"), 1e-320, "", " "),
@@ -114,7 +117,8 @@ def _generate(draw: random.Random) -> None:
 def _schedule(draw: random.Random) -> None:
     make_schedule = draw.choice((schedules.inverse_sqrt, schedules.constant, schedules.wsd))
     with contextlib.suppress(*_ALLOWED_OF_LIBRARY):
-        rate = make_schedule(_odd(draw, 1e-3), _odd(draw, 100), warmup=_odd(draw, 10))
+        alpha = draw.choice((100, 51_200, 2**31 - 1, 3_000_000_000))
+        rate = make_schedule(_odd(draw, 1e-3), _odd(draw, alpha), warmup=_odd(draw, 10))
         value = float(rate(draw.choice((0, 1, 100, 2**31 - 1, np.int64(2**40)))))
         if not 0 <= value < float("inf"):
             raise ArithmeticError(f"{make_schedule.__name__}: a rate of {value}")
@@ -122,7 +126,33 @@ def _schedule(draw: random.Random) -> None:
 
 def _average(draw: random.Random) -> None:
     with contextlib.suppress(*_ALLOWED_OF_LIBRARY):
-        averaging.average_params(_odd(draw, [25.0]))
+        transform = averaging.average_params(_odd(draw, [25.0]))
+        state = transform.init(jnp.ones(draw.choice((1, 3))))
+        _, state = transform.update(jnp.zeros(3), state, jnp.ones(3))
+        if jax.tree.map(jnp.shape, averaging.averages(state)) != {"f25": (3,)}:
+            raise ArithmeticError("a state of another shape was taken")
+
+
+def _rule(draw: random.Random) -> None:
+    rules = (averaging.GrowingWindow, averaging.FixedDecay, averaging.Uniform)
+    with contextlib.suppress(*_ALLOWED_OF_LIBRARY):
+        rule = draw.choice(rules)(_odd(draw, draw.choice((0, 0.5, 25.0, 2**24))))
+        weight = float(rule.newest_weight(_odd(draw, draw.choice((-1, 1, 2**24 + 3)))))
+        kernel = rule.kernel(_odd(draw, draw.choice((-1, 0, 10))))
+        if not 0 <= weight <= 1 or not np.all(np.isfinite(kernel)) or len(kernel) < 1:
+            raise ArithmeticError(f"{rule}: {weight}, {kernel}")
+
+
+def _forecast(draw: random.Random) -> None:
+    steps = range(500, 20_001, 500)
+    losses = [2.5 + 30 / step**0.5 for step in steps]
+    with contextlib.suppress(*_ALLOWED_OF_LIBRARY):
+        rate = schedules.constant(3e-4, 400)
+        history = loss_csv.from_columns(_odd(draw, steps), losses, schedule=rate)
+        plan = run_forecast.DecayPlan(_odd(draw, "linear"), _odd(draw, 0.1))
+        to = [_odd(draw, 40_000)] if draw.random() < 0.7 else _odd(draw, [])
+        run_forecast.make_forecast(history, prior.general_prior(history), to, plan)
 
 
 _CALLS = [_load_config, _train, _open_run, _load, _evaluate, _generate, _schedule, _average]
+_CALLS += [_rule, _forecast]

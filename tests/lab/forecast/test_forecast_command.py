@@ -5,6 +5,7 @@ import re
 import shutil
 from random import Random
 
+import odd_logs
 import pytest
 from paths import REPOSITORY
 from synthetic_run import RecordedRun
@@ -145,35 +146,6 @@ def test_bad_option_of_a_log_is_named(log, rejected, tmp_path, monkeypatch, opti
     assert named in rejected(forecast, source, option)
 
 
-EXTREMES = ("0", "-1", "nan", "inf", "5e-324", "1e-300", "1e300", "2147483647", "1e400", "", "x")
-POINTS = ("4x", "100x", "1.0001x", "2147483647 steps", "3B tokens", *EXTREMES)
-SCHEDULES = ("constant:peak={0}", "cosine:peak=3e-3,horizon={0}", "wsd:peak={0},horizon=2147483647")
-
-
-def _random_log(random):
-    """Lines of a log in which a value, a column or all of them are extreme, or none is."""
-    count = random.choice([0, 1, 8, 9, 20])
-    gap = random.choice([1, 100, 100, 100, 10**6, 10**8])
-    peak = random.choice([3e-3, 3e-3, 3e-3, 0, -1, 1e-12, 1e3, 1e200, 1e-300, 5e-324])
-    scale = random.choice([1, 1, 1, 1e-300, 1e300, -1])
-    values = [[(i + 1) * gap, peak, scale * (2 + 6 * (i + 1) ** -0.35)] for i in range(count)]
-    if count and random.random() < 0.4:
-        random.choice(values)[random.randrange(3)] = random.choice(EXTREMES)
-    header = random.choice(["step,lr,loss"] * 8 + ["step,loss,lr", "step;lr;loss", ""])
-    return [header, *(",".join(map(str, row)) for row in values)]
-
-
-def _random_options(random):
-    options = {
-        "--to": POINTS,
-        "--decay": [f"linear:{x}" for x in ("0.99", "0.0001", "0.1:1", *EXTREMES)],
-        "--schedule": [x.format(y) for x in SCHEDULES for y in ("3e-3", *EXTREMES)],
-        "--warmup": EXTREMES,
-        "--tokens-per-step": EXTREMES,
-    }
-    return [f"{x}={random.choice(y)}" for x, y in options.items() if random.random() < 0.15]
-
-
 @pytest.mark.usefixtures("quick_fits")
 @pytest.mark.filterwarnings("error")
 def test_random_logs_have_a_forecast_or_one_line_that_says_why_not(tmp_path, command):
@@ -181,8 +153,8 @@ def test_random_logs_have_a_forecast_or_one_line_that_says_why_not(tmp_path, com
     path, seen = tmp_path / "log.csv", {0: 0, 2: 0}
     for seed in range(150):
         random = Random(seed)
-        path.write_text("\n".join(_random_log(random)))
-        options = _random_options(random)
+        path.write_text("\n".join(odd_logs.lines(random)))
+        options = odd_logs.options(random)
         status, out, err = command(forecast, f"--csv={path}", "--json", *options)
         case = seed, options, err
         assert status in seen, case
