@@ -47,8 +47,8 @@ class Schedule(abc.ABC):
     Schedules are frozen dataclasses: immutable, hashable and equal by value. Calling one computes
     float32, under jit or not; `evaluate` computes the same formula in NumPy float64.
 
-    A subclass has a field `peak` and defines `formula`. If it has the fields `warmup` and
-    `warmup_init`, its rate rises linearly to the formula's at the end of the warmup. If it has a
+    A subclass has a field `peak` and defines `formula`. If it has a field `warmup`, its rate rises
+    linearly from 0, or `warmup_init`, to the formula's at the end of the warmup. If it has a
     `horizon` N, it is defined for 0 <= t <= N: outside, a concrete time raises and a traced one
     gives NaN, because a rate past the end of its schedule is a mistake and not a zero.
 
@@ -121,11 +121,12 @@ class Schedule(abc.ABC):
 
     def _rate(self, t: Any, xp: ModuleType) -> Any:
         """The formula after the linear warmup."""
-        warmup = self.warmup_end
+        warmup, first = self.warmup_end, getattr(self, "warmup_init", 0.0)
+        rate = xp.broadcast_to(self.formula(xp.maximum(t, warmup), xp), xp.shape(t))
         if warmup == 0:
-            return self.formula(t, xp)
-        rise = self._warmed_rate * (self.warmup_init + (1 - self.warmup_init) * (t / warmup))
-        return xp.where(t < warmup, rise, self.formula(xp.maximum(t, warmup), xp))
+            return rate
+        rise = self._warmed_rate * (first + (1 - first) * (t / warmup))
+        return xp.where(t < warmup, rise, rate)
 
     @functools.cached_property
     def _warmed_rate(self) -> float:

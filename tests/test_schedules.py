@@ -313,3 +313,21 @@ def test_invalid_arguments_raise(make, message):
     with pytest.raises(ValueError, match=message) as caught:
         make()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("warmup", [0, 10])
+def test_formula_may_be_a_number_and_a_warmup_needs_no_first_rate(warmup):
+    @dataclasses.dataclass(frozen=True)
+    class Flat(schedules.Schedule):
+        peak: float
+        warmup: int = 0
+
+        def formula(self, t, xp):
+            return self.peak
+
+    rate = Flat(2.0, warmup)
+    expected = [0.0, 1.0, 2.0, 2.0] if warmup else [2.0] * 4
+    times = np.array([0, 5, 10, 100])
+    np.testing.assert_array_equal(rate.evaluate(times), expected)
+    np.testing.assert_array_equal(jax.jit(rate)(times), expected)
+    assert [float(rate(t)) for t in times] == expected

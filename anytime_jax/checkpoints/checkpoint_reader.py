@@ -21,8 +21,7 @@ from anytime_jax.checkpoints.tree_names import is_stacked, unflatten_by_name
 from anytime_jax.config.fields import first_value, flatten
 from anytime_jax.config.run_stages import MODEL_FIELDS
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.storage.buckets import is_remote
-from anytime_jax.storage.files import file_size, key_value_store, list_files
+from anytime_jax.storage.files import check_files, key_value_store
 from anytime_jax.storage.json_files import json_digest, load_json
 
 ARRAY_ITEMS = ("params", "opt", "averages")
@@ -59,13 +58,11 @@ def read_meta(path: Path) -> Meta:
 
 def _check_files(path: Path) -> None:
     """Raises a RunError unless all files are regular: TensorStore would wait for a pipe forever."""
-    for file in [] if is_remote(path) else list_files(path):
-        with contextlib.suppress(OSError):  # a missing file is named where it is read
-            try:
-                file_size(file)
-            except InputError as error:
-                text = str(error).partition("; ")[0]
-                raise RunError(f"checkpoint {path} is damaged: {text}") from error
+    try:
+        check_files(path)
+    except InputError as error:
+        text = str(error).partition("; ")[0]
+        raise RunError(f"checkpoint {path} is damaged: {text}") from error
 
 
 def _check_run(path: Path, meta: Meta) -> None:

@@ -33,12 +33,11 @@ from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.checkpoints.tree_names import flatten_by_name, is_stacked, unflatten_by_name
 from anytime_jax.distributed import lost_process_exit, processes
 from anytime_jax.errors import BucketError, InputError, RunError
-from anytime_jax.storage.buckets import is_remote
 from anytime_jax.storage.failures import is_temporary
 from anytime_jax.storage.files import (
+    check_files,
     describe_free,
     directory_id,
-    file_size,
     free_bytes,
     remove_directory,
     rename_directory,
@@ -106,10 +105,8 @@ class CheckpointManager:
 
     def _check_marks(self) -> None:
         """Raises an InputError if Orbax would read something else than a file."""
-        for step in (
-            [] if is_remote(self._directory) else checkpoint_listing.saved_steps(self._run_dir)
-        ):
-            file_size(self._directory / str(step) / checkpoint_listing.COMPLETE_MARK)
+        for step in checkpoint_listing.saved_steps(self._run_dir):
+            check_files(self._directory / str(step) / checkpoint_listing.COMPLETE_MARK)
 
     def _is_kept(self, step: int) -> bool:
         """Returns whether a checkpoint is never deleted; symbolic links are always kept."""

@@ -78,6 +78,7 @@ def run_command(name: str, program: str, argv: Sequence[str]) -> int:
     `program` is the text before the arguments, as `--help` and messages show it.
     """
     standard_streams.configure()
+    os.environ["MPLBACKEND"] = "agg"  # figures are drawn into files
     return exit_status(lambda: _run(name, program, argv), "--debug" in argv)
 
 
@@ -91,6 +92,11 @@ def _run(name: str, program: str, argv: Sequence[str]) -> int:
         raise InputError(
             f"{sys.executable} has no package {error.name}: use the Python in whose environment "
             "anytime_jax is installed (after `make quickstart`, .venv/bin/python)"
+        ) from error
+    except ValueError as error:  # a library reads a variable of the environment
+        raise InputError(
+            f"a library cannot be imported ({error}): correct the variable of the environment that "
+            "it names"
         ) from error
     faulthandler.enable()
     # This handler raises KeyboardInterrupt.

@@ -53,6 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the losses of each weight tree as a row, or its scores as a table."""
     _check_options(arguments)
     jax_settings.configure()
+    jax_settings.find_devices()
     limits = run_options.mixture_limits(arguments)
     saved = saved_run.open_run(arguments.run, arguments.step, arguments.trust)
     names = arguments.weights or saved.labels

@@ -21,6 +21,7 @@ from anytime_jax.commands import command_line, run_options
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.corpus.vocabulary import Vocabulary
 from anytime_jax.data.dataset_info import VOCABULARY_NAME
+from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError, RunError, needs_extra
 from anytime_jax.formats import model_reader, model_writer, verifiers
 from anytime_jax.formats.tokenizer_writer import write_tokenizer
@@ -67,6 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         command_line.refuse(arguments, ["--verify-python"], "without --verify")
     limits = run_options.mixture_limits(arguments)
     model_writer.check_output(arguments.output, arguments.overwrite)
+    jax_settings.find_devices()
     with needs_extra("export"):
         import safetensors.numpy  # noqa: F401
         import tokenizers  # noqa: F401

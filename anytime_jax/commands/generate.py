@@ -34,6 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints the text token by token."""
     jax_settings.configure()
+    jax_settings.find_devices()
     limits = run_options.mixture_limits(arguments)
     sampling = _sampling(arguments)
     if sampling.temperature == 0:

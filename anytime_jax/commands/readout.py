@@ -43,6 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Searches the read-outs, prints the losses and draws the figure."""
     jax_settings.configure()
+    jax_settings.find_devices()
     limits = run_options.mixture_limits(arguments)
     saved = saved_run.open_run(arguments.run, arguments.step, arguments.trust)
     grid = growing_window_grid(saved, _POINTS)

@@ -91,6 +91,7 @@ def _train(config: schema.Config, arguments: argparse.Namespace) -> int:
         arguments.cluster,
         lambda: describe_latest(config.run_dir),
     )
+    jax_settings.find_devices()
     is_primary = processes.is_primary()
     console = open_console(quiet=not is_primary)
     try:

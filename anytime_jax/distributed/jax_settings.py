@@ -1,19 +1,32 @@
-"""JAX settings that every command makes before it looks for devices."""
+"""JAX settings that every command makes before it looks for devices, and those that runs need."""
 
 import ctypes
 import os
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import jax
 
 from anytime_jax.distributed import xla_settings
+from anytime_jax.errors import InputError
 from anytime_jax.storage.paths import cache_directory
 
 # Parameters of glibc's mallopt; the numbers are part of its interface.
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
 _ACCELERATORS = ("nvidia[0-9]*", "accel[0-9]*", "kfd", "vfio/[0-9]*")  # device files in /dev
+
+# With another value, the numbers of a run are others, or its code is refused by JAX.
+_NEEDED = {
+    "jax_enable_x64": False,
+    "jax_disable_jit": False,
+    "jax_default_prng_impl": "threefry2x32",
+    "jax_threefry_partitionable": True,
+    "jax_numpy_rank_promotion": "allow",
+    "jax_numpy_dtype_promotion": "standard",
+    "jax_transfer_guard": "allow",
+}
 
 
 def configure() -> None:
@@ -31,6 +44,25 @@ def configure() -> None:
         jax.config.update("jax_cpu_enable_async_dispatch", False)
     if sys.platform == "linux" and not any(any(Path("/dev").glob(x)) for x in _ACCELERATORS):
         _keep_freed_memory()
+
+
+def find_devices() -> list[Any]:
+    """Returns all devices.
+
+    Raises an InputError if JAX has none, or if its settings are not those that runs need.
+    """
+    for name, needed in _NEEDED.items():
+        value = getattr(jax.config, name, needed)
+        if value not in (needed, None):
+            raise InputError(
+                f"JAX's setting {name} is {getattr(value, 'value', value)!r}, and runs need "
+                f"{needed!r}: unset {name.upper()} in the environment, or what else sets it"
+            )
+    try:
+        return jax.devices()
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"JAX has no devices ({reason}): correct JAX_PLATFORMS") from error
 
 
 def _keep_freed_memory() -> None:

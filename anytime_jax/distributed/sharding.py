@@ -18,6 +18,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from anytime_jax.config.schema import MeshConfig
+from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
 
 MESH_AXES = ("data", "fsdp", "tensor")
@@ -26,8 +27,11 @@ AXIS_RULES = {"width": "fsdp", "heads": "tensor", "mlp": "tensor", "vocabulary":
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
-    """Returns the mesh over `devices`, by default all; raises an InputError if it does not fit."""
-    devices = jax.devices() if devices is None else devices
+    """Returns the mesh over `devices`, by default all.
+
+    Raises an InputError if it does not fit, or if JAX's settings are not those of runs.
+    """
+    devices = jax_settings.find_devices() if devices is None else devices
     fixed = config.fsdp * config.tensor
     data = len(devices) // fixed if config.data == -1 else config.data
     if data * fixed != len(devices):

@@ -73,6 +73,17 @@ def file_size(path: str | os.PathLike[str]) -> int:
     return status.st_size
 
 
+def check_files(path: Path) -> None:
+    """Raises an InputError as `file_size` for a file, or for those below a directory.
+
+    A missing file passes, and so do all files of a bucket.
+    """
+    if not is_remote(path):
+        for file in list_files(path) if path.is_dir() else [path]:
+            with contextlib.suppress(OSError):
+                file_size(file)
+
+
 def create_file(path: Path, content: bytes, partial: Path) -> None:
     """Creates a file with its content, or not at all.
 

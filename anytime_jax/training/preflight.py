@@ -21,7 +21,7 @@ from anytime_jax.config.model import ModelConfig
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset_info import DatasetInfo
 from anytime_jax.data.windows import count_windows
-from anytime_jax.distributed import processes, sharding
+from anytime_jax.distributed import jax_settings, processes, sharding
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes
 from anytime_jax.models import attention
@@ -84,10 +84,7 @@ def make_mesh(config: Config, devices: Sequence[Any] | None = None) -> Mesh:
 
     Raises an InputError if the configuration does not fit the devices.
     """
-    try:
-        devices = jax.devices() if devices is None else devices
-    except RuntimeError as error:
-        raise InputError(f"JAX has no devices ({error}): correct JAX_PLATFORMS") from error
+    devices = jax_settings.find_devices() if devices is None else devices
     with naming("config.mesh"):
         mesh = sharding.make_mesh(config.mesh, devices)
     _check_layout(config, mesh)

@@ -122,7 +122,10 @@ def _window_advice(run: SavedRun) -> str:
 
 def _sum(run: SavedRun, argument: str) -> Mixture:
     try:
-        pairs = [(name, float(x)) for name, x in parse_json(argument, list)]
+        parsed = parse_json(argument, tuple)  # a list stays one
+        if not isinstance(parsed, tuple):
+            raise ValueError(f"{argument} is not an object")
+        pairs = [(name, float(x)) for name, x in parsed]
     except (ValueError, TypeError, OverflowError) as error:
         raise ValueError('give JSON, such as mix:{"f25": 0.5, "last@480": 0.5}') from error
     terms = dict(pairs)

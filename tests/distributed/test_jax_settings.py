@@ -4,7 +4,12 @@ import os
 import subprocess
 import sys
 
+import jax
 import pytest
+
+from anytime_jax.config.schema import MeshConfig
+from anytime_jax.distributed.sharding import make_mesh
+from anytime_jax.errors import InputError
 
 # Prints the median page faults of a run of a program with 64 MB of temporary memory.
 PROGRAM = """
@@ -48,3 +53,38 @@ def test_configure_keeps_temporary_memory_between_runs():
     if page_faults() < pages / 2:
         pytest.skip("memory is kept by default: another malloc, or huge pages")
     assert page_faults("configure") < pages / 10
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("jax_enable_x64", True),
+        ("jax_disable_jit", True),
+        ("jax_default_prng_impl", "rbg"),
+        ("jax_threefry_partitionable", False),
+        ("jax_numpy_rank_promotion", "raise"),
+        ("jax_numpy_dtype_promotion", "strict"),
+        ("jax_transfer_guard", "disallow"),
+    ],
+)
+def test_setting_that_changes_a_run_is_refused(name, value):
+    before = getattr(jax.config, name)
+    jax.config.update(name, value)
+    try:
+        with pytest.raises(InputError, match=f"{name} is {value!r}.*unset {name.upper()}"):
+            make_mesh(MeshConfig())
+    finally:
+        jax.config.update(name, before)
+    make_mesh(MeshConfig())
+
+
+def test_missing_platform_is_one_line(tmp_path):
+    words = [sys.executable, "-m", "anytime_jax", "train", "--config=quickstart"]
+    words += [f"--config.run_dir={tmp_path / 'run'}"]
+    for name, value in (("JAX_PLATFORMS", "nowhere"), ("JAX_ENABLE_X64", "perhaps")):
+        done = subprocess.run(words, capture_output=True, text=True, env=os.environ | {name: value})
+        assert done.returncode == 2
+        assert done.stderr.startswith("error: ")
+        assert done.stderr.count("\n") == 1
+        assert name in done.stderr
+    assert not (tmp_path / "run").exists()

@@ -122,6 +122,7 @@ def test_smaller_error_limit_uses_more_checkpoints(run):
         ('mix:{"f25": 0.5}', "sum to 0.5"),
         ('mix:{"f25": 0.5, "f25": 1}', "given twice"),
         ('mix:["f25"]', "JSON"),
+        ('mix:[["f25", 1]]', "JSON"),
         ('mix:{"f25": NaN}', "sum to nan"),
         ('mix:{"f25": 1e5, "last": -99999}', "100000"),
         ('mix:{"f26": 1}', "'f26'"),
