@@ -46,6 +46,8 @@ from anytime_jax.checks import (
 )
 
 LIVE = "last"  # label of the live weights, where averages have labels
+_LONGEST_KERNEL = 10**8  # updates; an array has a number for each
+_LONGEST_SPAN = 10**6
 
 
 class Rule(abc.ABC):
@@ -76,7 +78,7 @@ class Rule(abc.ABC):
         `1 - tau_{t-span+1} * ... * tau_t`. Of an earlier t, a concrete one raises and a traced one
         gives NaN.
         """
-        require_count("span", span, least=1)
+        _check_span(span)
         if not isinstance(t, jax.core.Tracer):
             t = jnp.asarray(read_times(t, span), jnp.int32)
         require(jnp.issubdtype(t.dtype, jnp.integer), "time", t.dtype, "a whole number")
@@ -85,7 +87,7 @@ class Rule(abc.ABC):
 
     def evaluate(self, t: Any, span: int = 1) -> np.ndarray:
         """Returns what `newest_weight` does, in NumPy float64."""
-        require_count("span", span, least=1)
+        _check_span(span)
         return np.asarray(self._newest_of(read_times(t, span), span, np), dtype=np.float64)
 
     def kernel(self, t: int | Sequence[int] | np.ndarray) -> np.ndarray:
@@ -96,6 +98,7 @@ class Rule(abc.ABC):
         """
         if isinstance(t, int | np.integer):
             require_count("t", t)
+            require(t <= _LONGEST_KERNEL, "t", t, f"at most {_LONGEST_KERNEL:,}")
             t = np.arange(1, t + 1)
         times = read_times(t, least=1)
         spans = np.diff(times, prepend=0)
@@ -115,6 +118,11 @@ class Rule(abc.ABC):
         newest = self.newest(t[..., None] - xp.arange(span), xp)
         with np.errstate(divide="ignore"):
             return -xp.expm1(xp.log1p(-newest).sum(axis=-1))
+
+
+def _check_span(span: Any) -> None:
+    require_count("span", span, least=1)
+    require(span <= _LONGEST_SPAN, "span", span, f"at most {_LONGEST_SPAN:,} updates")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -123,4 +123,5 @@ def require_directory(name: str, value: Any) -> None:
 
 def require_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
     """Requires one of the choices."""
-    require(value in choices, name, value, "one of " + ", ".join(map(str, choices)))
+    ok = any(isinstance(value, type(x)) and value == x for x in choices)
+    require(ok, name, value, "one of " + ", ".join(map(str, choices)))

@@ -144,6 +144,7 @@ def test_errors_are_input_errors(whole, tmp_path):
         lambda: api.evaluate(whole, tokens=0),
         lambda: api.evaluate(whole, tokens="all"),
         lambda: api.evaluate(whole, split="test"),
+        lambda: api.evaluate(whole, split=np.array(["train"])),
         lambda: api.load(whole, ["f25"]),
         lambda: api.load(whole, on_mesh="False"),
         lambda: api.open_run(None),

@@ -552,3 +552,12 @@ def test_state_of_other_parameters_is_refused(params, message):
     state = transform.init({"w": jnp.ones(1)})
     with pytest.raises(ValueError, match=rf"{message}.*use the state that init made"):
         transform.update(params, state, params)
+
+
+def test_times_too_long_for_an_array_are_refused():
+    rule = GrowingWindow(25.0)
+    with pytest.raises(ValueError, match=r"t = 1000000000 .*at most 100,000,000"):
+        rule.kernel(10**9)
+    for evaluate in (rule.newest_weight, rule.evaluate):
+        with pytest.raises(ValueError, match=r"span = 1000000000 .*at most 1,000,000"):
+            evaluate(10**9, 10**9)

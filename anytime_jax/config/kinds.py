@@ -181,7 +181,7 @@ def explain_errors(modules: Collection[str], but: Any = InputError) -> Iterator[
         yield
     except but:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # such code can raise anything
         packages = {x.partition(".")[0] for x in modules} - {_OWN}
         if not packages:
             raise
@@ -191,6 +191,8 @@ def explain_errors(modules: Collection[str], but: Any = InputError) -> Iterator[
             for frame, line in frames
             if frame.f_globals.get("__name__", "").partition(".")[0] in packages
         ]
+        if isinstance(error, SystemExit) and not frames:
+            raise
         place = f"a class of {', '.join(sorted(packages))} does not fit"
         if frames:
             code, line = frames[-1]

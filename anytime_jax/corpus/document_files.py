@@ -106,8 +106,7 @@ def find_files(pattern: str) -> list[tuple[str, int]]:
         root = local_path(pattern)
         is_folder = os.path.isdir(root)
         if is_folder:
-            walk = os.walk(root, onerror=_raise_unreadable)
-            found = [os.path.join(folder, name) for folder, _, names in walk for name in names]
+            found = list(_walk(root))
         else:
             # A pattern such as "**" matches folders too; a folder that is named like a file is a
             # mistake.
@@ -125,6 +124,16 @@ def find_files(pattern: str) -> list[tuple[str, int]]:
         if sizes.get(path) == 0:
             raise _empty(path)
     return [(path, sizes[path] if sizes else _check_file(path)) for path in files]
+
+
+def _walk(root: str) -> Iterator[str]:
+    """Yields the files below a folder, also of linked folders; each folder once."""
+    seen = {os.path.realpath(root)}
+    for folder, folders, names in os.walk(root, onerror=_raise_unreadable, followlinks=True):
+        yield from (os.path.join(folder, name) for name in names)
+        reals = {name: os.path.realpath(os.path.join(folder, name)) for name in sorted(folders)}
+        folders[:] = [name for name, real in reals.items() if real not in seen]
+        seen.update(reals.values())
 
 
 def _listed_files(path: str) -> list[tuple[str, int]]:
@@ -188,7 +197,7 @@ def read_json_lines(path: str, text_field: str) -> Iterator[str | None]:
     A field inside another is named `outer.inner`. A text that is null gives None.
     """
     number, documents = 0, 0
-    compression = next((x for x in _COMPRESSED if path.endswith(x)), None)
+    compression = next((x for x in _COMPRESSED if path.lower().endswith(x)), None)
     try:
         with open_file(path) as file:
             _check_json_head(file.peek(_HEAD_BYTES)[:_HEAD_BYTES], path)
@@ -231,7 +240,7 @@ def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 def _is_text(path: str) -> bool:
-    return path.endswith(SUFFIXES)
+    return path.lower().endswith(SUFFIXES)
 
 
 def _check_name(path: str) -> None:
@@ -248,7 +257,7 @@ def _check_file(path: str) -> int:
     """The size of a local file that can be read and is what its name says."""
     try:
         size = file_size(path)
-        if path.endswith(JSON_SUFFIXES):
+        if path.lower().endswith(JSON_SUFFIXES):
             with open(path, "rb") as file:
                 _check_json_head(file.read(_HEAD_BYTES), path)
     except OSError as error:
@@ -263,7 +272,7 @@ def _check_file(path: str) -> int:
 def _check_json_head(head: bytes, path: str) -> None:
     if not head:
         raise _empty(path)
-    compression = next((x for x in _COMPRESSED if path.endswith(x)), None)
+    compression = next((x for x in _COMPRESSED if path.lower().endswith(x)), None)
     magic = _MAGIC.get(compression or "", b"")
     if magic and magic.startswith(head[: len(magic)]):
         return

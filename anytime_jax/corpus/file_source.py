@@ -44,7 +44,7 @@ class FilesPart:
     def documents(self) -> Iterator[str | None]:
         """Yields the documents of each file in turn."""
         for path, _ in self.files:
-            if path.endswith(JSON_SUFFIXES):
+            if path.lower().endswith(JSON_SUFFIXES):
                 yield from read_json_lines(path, self.text_field)
             else:
                 yield from read_text(path)
@@ -131,7 +131,7 @@ class FileSource:
         return any(would_find(each, file) for each in inputs if each is not None)
 
     def _divide(self, files: Sequence[tuple[str, int]], fraction: float) -> list[Part]:
-        tables = [file for file in files if file[0].endswith(PARQUET_SUFFIX)]
+        tables = [file for file in files if file[0].lower().endswith(PARQUET_SUFFIX)]
         if tables:
             check_column(tables[0][0], self.text_field)
         parts: list[Part] = []
@@ -139,7 +139,7 @@ class FileSource:
             count = max(1, -(-size // _PARQUET_PART_BYTES))
             stretches = ((path, size, index, count) for index in range(count))
             parts += [RowGroupsPart(*each, self.text_field, fraction) for each in stretches]
-        rest = (file for file in files if not file[0].endswith(PARQUET_SUFFIX))
+        rest = (file for file in files if not file[0].lower().endswith(PARQUET_SUFFIX))
         return [*group_files(rest, fraction, self.text_field), *parts]
 
 

@@ -157,6 +157,7 @@ class Rate(Schedule):
         ("BODY", "None", "learning rates that are no numbers of at least 0"),
         ("BODY", "t if t < 5 else 5", r"stranger\.py, line 10, in formula: ValueError: The truth"),
         ("(frozen=True)", "", "a frozen dataclass"),
+        ("BODY", "exit(0)", r"stranger\.py, line 10, in formula: SystemExit"),
         ("BODY", "[][1]", r"stranger\.py, line 10, in formula: IndexError"),
         ("(Schedule)", "", "extends anytime_jax.schedules.Schedule, with a method formula"),
         ("def formula", "def other", "extends anytime_jax.schedules.Schedule, with a method form"),

@@ -6,10 +6,12 @@ import json
 import lzma
 import os
 import threading
+from pathlib import Path
 
 import pyarrow
 import pytest
 
+from anytime_jax.corpus.document_files import find_files
 from anytime_jax.corpus.sources import FileSource
 from anytime_jax.corpus.tfds_source import TfdsSource
 from anytime_jax.corpus.vocabulary import load_vocabulary
@@ -207,3 +209,16 @@ def test_empty_path_is_refused(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("text")
     with pytest.raises(InputError, match="input is empty"):
         FileSource("").parts()
+
+
+def test_linked_folders_are_read_once_and_names_may_be_in_capitals(tmp_path):
+    inner, other = tmp_path / "texts" / "inner", tmp_path / "other"
+    inner.mkdir(parents=True)
+    other.mkdir()
+    for path in (inner / "a.TXT", other / "b.txt"):
+        path.write_text("words")
+    (tmp_path / "texts" / "linked").symlink_to(other)
+    (inner / "again").symlink_to(tmp_path / "texts")  # a loop
+    (inner / "twice").symlink_to(other)
+    found = [Path(path).name for path, _ in find_files(str(tmp_path / "texts"))]
+    assert sorted(found) == ["a.TXT", "b.txt"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from anytime_jax.averaging import LIVE
-from anytime_jax.checks import LARGEST_COUNT, format_value
+from anytime_jax.checks import LARGEST_COUNT, format_value, read_times
 from anytime_jax.errors import InputError
 from anytime_jax.lab.forecast.loss_history import LossHistory, RecordedRates
 from anytime_jax.schedules import Schedule
@@ -36,7 +36,13 @@ def read_csv(
     Raises an InputError if the file lacks these columns or a value is not a number, or if the rates
     are missing in both the file and `schedule`, or differ.
     """
-    path = Path(path)
+    path, columns = Path(path), columns or {}
+    names = {"step": _STEP, "lr": _RATE, "loss": _LOSS}
+    is_known = isinstance(columns, Mapping) and columns.keys() <= names.keys()
+    if not is_known or not all(isinstance(x, str) for x in columns.values()):
+        raise InputError(
+            f"columns = {format_value(columns)} is not allowed: give names by step, lr and loss"
+        )
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
@@ -52,8 +58,7 @@ def read_csv(
             f"{path} separates its columns by {found[0]!r}: write it with commas, and with points "
             "in numbers"
         )
-    names = {"step": _STEP, "lr": _RATE, "loss": _LOSS}
-    index = {x: _column(path, header, names[x], (columns or {}).get(x)) for x in names}
+    index = {x: _column(path, header, names[x], columns.get(x)) for x in names}
     for what, column in index.items():
         if column is None and (what != "lr" or schedule is None):
             name = "learning rates" if what == "lr" else f"the {what}"
@@ -99,16 +104,28 @@ def from_columns(
     Raises an InputError if there are no losses, a loss or rate is not finite, or the rates differ
     from the schedule.
     """
-    lengths = {len(x) for x in (steps, losses, rates) if x is not None}
+    _check_schedule(schedule)
+    try:
+        values = np.fromiter(losses, float)
+        recorded = None if rates is None else np.fromiter(rates, float)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"{name}: losses and rates must be numbers ({error})") from error
+    try:
+        at = read_times(list(steps))
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"{name}: steps must be numbers from 0, each given once ({error})"
+        ) from error
+    lengths = {len(x) for x in (at, values, recorded) if x is not None}
     if lengths == {0}:
         raise InputError(f"{name} has no rows with a loss")
     if len(lengths) > 1:
         raise InputError(
             f"{name}: steps, losses and rates differ in number: give one of each a row"
         )
-    order = np.argsort(steps, kind="stable")
-    at = np.asarray(steps, np.int64)[order]
-    if at[0] < 0 or (np.diff(at) == 0).any():
+    order = np.argsort(at, kind="stable")
+    at = at[order]
+    if (np.diff(at) == 0).any():
         raise InputError(f"{name}: steps must be numbers from 0, each given once")
     end = schedule.end if schedule else None
     if end is not None and at[-1] > end:
@@ -116,8 +133,8 @@ def from_columns(
             f"{name} has a loss at step {at[-1]:,}, after the end of the schedule at {end:,}: give "
             "the schedule of that run"
         )
-    if rates is not None:
-        recorded = np.asarray(rates, float)[order]
+    if recorded is not None:
+        recorded = recorded[order]
         log_rates = RecordedRates(tuple(at.tolist()), tuple(recorded.tolist()))
         if schedule is None:
             schedule = log_rates
@@ -133,10 +150,18 @@ def from_columns(
         warmup_steps,
         np.maximum(at, 1),
         np.maximum(at, 1),
-        np.asarray(losses, float)[order],
+        values[order],
         (LIVE,) * len(at),
         np.zeros(len(at), bool),
     )
+
+
+def _check_schedule(schedule: object) -> None:
+    if not isinstance(schedule, Schedule | None):
+        raise InputError(
+            f"schedule = {format_value(schedule)} is not allowed: give one of "
+            "anytime_jax.schedules, such as schedules.constant(3e-4)"
+        )
 
 
 def _column(

@@ -164,7 +164,9 @@ def test_rates_too_small_for_the_law_are_refused(write, peak):
         loss_csv.read_csv(write(["step,lr,loss", *log]))
 
 
-@pytest.mark.parametrize("steps", [[5, 10, 10], [-1, 5, 10]])
+@pytest.mark.parametrize(
+    "steps", [[5, 10, 10], [-1, 5, 10], ["5", "10", "20"], [5.0, 10.9, 20], [5, 10, 10**30], 5]
+)
 def test_columns_have_each_step_once_from_0(steps):
     with pytest.raises(InputError, match="steps must be numbers from 0, each given once"):
         loss_csv.from_columns(steps, [3.0] * 3, schedule=SCHEDULE)
@@ -193,3 +195,32 @@ def test_losses_without_a_forecast_are_refused(write, log, named):
     history = loss_csv.read_csv(write(log))
     with pytest.raises(InputError, match=named):
         history.check()
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({"losses": ["x", 3.0, 3.0]}, "losses and rates must be numbers"),
+        ({"losses": 3.0}, "losses and rates must be numbers"),
+        ({"rates": ["x", 3.0, 3.0]}, "losses and rates must be numbers"),
+        ({"schedule": lambda t: 1e-3}, "schedule = .*anytime_jax.schedules"),
+    ],
+)
+def test_wrong_columns_from_python_are_named(changes, names):
+    columns = {"steps": [5, 10, 20], "losses": [3.0] * 3, "schedule": SCHEDULE} | changes
+    with pytest.raises(InputError, match=names):
+        loss_csv.from_columns(**columns)
+
+
+def test_columns_may_come_from_generators():
+    steps = range(500, 20_001, 500)
+    history = loss_csv.from_columns(
+        (x for x in steps), (2.5 + 30 / x**0.5 for x in steps), (1e-3 for _ in steps)
+    )
+    assert history.last.tolist() == list(steps)
+
+
+@pytest.mark.parametrize("columns", [{"stp": "step"}, {"loss": 5}, ["loss"], "loss"])
+def test_wrong_names_of_columns_are_refused(write, columns):
+    with pytest.raises(InputError, match=r"columns = .*by step, lr and loss"):
+        loss_csv.read_csv(write(rows()), columns=columns)
