@@ -33,7 +33,7 @@ def make_fault(number: int, seed: int, folder: pathlib.Path, original: Original,
     try:
         text = kind(box)
     except Exception as error:  # a broken promise, or what else the fault brought about
-        problem = f"{type(error).__name__}: {str(error)[-2500:]}"
+        problem = f"{type(error).__name__}: {str(error)[-5000:]}"
     shutil.rmtree(box.folder, ignore_errors=True)
     return kind.__name__, text or box.description, problem, box.ended
 

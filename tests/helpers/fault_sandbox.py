@@ -1,5 +1,6 @@
 """Sandboxes of random faults: a small run and its data, and what is required of every command."""
 
+import contextlib
 import dataclasses
 import hashlib
 import os
@@ -94,8 +95,12 @@ class Sandbox:
         try:
             status = start.wait(limit)
         except AssertionError as error:
+            start.kill(signal.SIGABRT)  # prints the stack of every thread
+            with contextlib.suppress(AssertionError):
+                start.wait(5)
             start.kill(signal.SIGKILL)
-            raise Violation(f"did not end within {limit:.0f} s: {start.output[-300:]}") from error
+            text = f"{start.output[-300:]} {start.errors[-4000:]}"
+            raise Violation(f"did not end within {limit:.0f} s: {text}") from error
         ended = Ended(status, start.output, start.errors, time.monotonic() - start.began)
         self.ended.append(ended)
         text = f"status {status}, output {ended.output[-300:]!r}, errors {ended.errors[-1500:]!r}"
