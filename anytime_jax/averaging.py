@@ -88,7 +88,10 @@ class Rule(abc.ABC):
     def evaluate(self, t: Any, span: int = 1) -> np.ndarray:
         """Returns what `newest_weight` does, in NumPy float64."""
         _check_span(span)
-        return np.asarray(self._newest_of(read_times(t, span), span, np), dtype=np.float64)
+        newest = np.asarray(self._newest_of(read_times(t, span), span, np), dtype=np.float64)
+        ok = np.all((newest >= 0) & (newest <= 1))
+        require(ok, f"newest of {type(self).__name__}", newest, "from 0 to 1")
+        return newest
 
     def kernel(self, t: int | Sequence[int] | np.ndarray) -> np.ndarray:
         """Returns the averaging kernel after `t` updates: the weights of theta_0 .. theta_t.
@@ -114,7 +117,7 @@ class Rule(abc.ABC):
 
     def _newest_of(self, t: Any, span: int, xp: Any) -> Any:
         if span == 1:
-            return self.newest(t, xp)
+            return xp.broadcast_to(self.newest(t, xp), xp.shape(t))
         newest = self.newest(t[..., None] - xp.arange(span), xp)
         with np.errstate(divide="ignore"):
             return -xp.expm1(xp.log1p(-newest).sum(axis=-1))
@@ -402,6 +405,7 @@ def replace_averages(opt_state: optax.OptState, new: Mapping[str, optax.Params])
       >>> averaging.averages(averaging.replace_averages(state, {"f50": jnp.zeros(2)}))
       {'f50': Array([0., 0.], dtype=float32)}
     """
+    require(isinstance(new, Mapping), "new", new, "averages by label")
     state = find_state(opt_state)._replace(averages=dict(new))
     return jax.tree.map(
         lambda node: state if _is_state(node) else node, opt_state, is_leaf=_is_state
@@ -414,11 +418,11 @@ def _is_state(node: Any) -> bool:
 
 def _move(average: Any, params: Any, newest: jax.Array, count: jax.Array) -> Any:
     def one(path: Any, avg: jax.Array, theta: jax.Array) -> jax.Array:
-        if avg.shape != theta.shape:  # it would be broadcast
+        if jnp.shape(avg) != theta.shape:  # it would be broadcast
             name = f"params{jax.tree_util.keystr(path)}"
             raise ValueError(
-                f"the average of {name} has the shape {avg.shape}, and {name} has {theta.shape}: "
-                "use the state that init made of these parameters"
+                f"the average of {name} has the shape {jnp.shape(avg)}, and {name} has "
+                f"{theta.shape}: use the state that init made of these parameters"
             )
         theta = theta.astype(jnp.float32)
         increment = newest * (theta - avg)

@@ -19,6 +19,8 @@ from collections.abc import Collection
 from ml_collections import ConfigDict
 
 from anytime_jax.errors import InputError
+from anytime_jax.storage.files import is_directory
+from anytime_jax.storage.paths import storage_path
 from anytime_jax.training import branching
 
 
@@ -26,5 +28,7 @@ def get_config(run: str = "", trust: Collection[str] = ()) -> ConfigDict:
     """Returns the configuration of a decay of the run in a directory, `DIR` or `DIR@POINT`."""
     if not run:
         raise InputError("no run: give its directory, as --config=decay:runs/NAME")
-    trunk, _, point = run.partition("@")
+    trunk, mark, point = run.rpartition("@")
+    if not mark or is_directory(storage_path(run)):  # the name of a directory may have an @
+        trunk, point = run, ""
     return ConfigDict(branching.decay_settings(trunk, point, trust))

@@ -561,3 +561,32 @@ def test_times_too_long_for_an_array_are_refused():
     for evaluate in (rule.newest_weight, rule.evaluate):
         with pytest.raises(ValueError, match=r"span = 1000000000 .*at most 1,000,000"):
             evaluate(10**9, 10**9)
+
+
+class Odd(averaging.Rule):
+    """A rule that gives a number, whatever it is asked for."""
+
+    label = "odd"
+
+    def __init__(self, number):
+        self.number = number
+
+    def newest(self, t, xp):
+        return self.number
+
+
+def test_rule_of_ones_own_may_give_a_number_but_none_above_one():
+    assert (
+        Odd(0.5).evaluate([1, 2]).tolist() == Odd(0.5).newest_weight([1, 2]).tolist() == [0.5] * 2
+    )
+    np.testing.assert_allclose(Odd(0.5).kernel(2), [0.25, 0.25, 0.5])
+    with pytest.raises(ValueError, match=r"newest of Odd = .*1\.5.* from 0 to 1"):
+        Odd(1.5).kernel(2)
+
+
+@pytest.mark.parametrize("new", [None, {"f25": 1.0}])
+def test_averages_of_another_kind_are_refused(new):
+    transform = average_params([25.0])
+    state = transform.init(jnp.ones(3))
+    with pytest.raises(ValueError, match=r"new = None|has the shape"):
+        transform.update(jnp.ones(3), averaging.replace_averages(state, new), jnp.ones(3))

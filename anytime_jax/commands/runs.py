@@ -35,7 +35,7 @@ from anytime_jax.commands.rich_console import open_console
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.storage.atomic import atomic_write
-from anytime_jax.storage.files import list_files
+from anytime_jax.storage.files import find_named, list_files
 from anytime_jax.storage.json_files import load_json
 from anytime_jax.tables import Column, Table, numbers
 
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _find_runs(folder: Path) -> list[Path]:
     """Lists the run directories in a folder, including the folder itself."""
     try:
-        runs = sorted((file.parent for file in folder.rglob(run_directory.RUN_FILE)), key=str)
+        runs = [file.parent for file in find_named(folder, run_directory.RUN_FILE)]
     except FileNotFoundError:  # a bucket cannot be reached
         runs = []
     if not runs:

@@ -329,12 +329,24 @@ def first_value(value: Any) -> Any:
     return next((x for point, x in value if is_start(point)), value[0][1])
 
 
+def _name_given_twice(text: str) -> str:
+    """Returns a key that a dictionary has twice, of which Python would take one; or ''."""
+    with contextlib.suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        for node in ast.walk(ast.parse(text, mode="eval")):
+            keys = [ast.unparse(x) for x in node.keys if x] if isinstance(node, ast.Dict) else []
+            if twice := {x for x in keys if keys.count(x) > 1}:
+                return min(twice)
+    return ""
+
+
 def parse(hint: Any, name: str, text: str) -> Any:
     """Returns the value of a declared type that a text on the command line stands for.
 
     Raises a ValueError that names the setting.
     """
     plain, words = _alternatives(hint)
+    if twice := _name_given_twice(text):
+        reject(name, text, f"names given once, not {twice} twice")
     if text not in words and (tuple in plain or _may_have_stages(hint)):
         with contextlib.suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
             if isinstance(value := ast.literal_eval(text), list | tuple | dict):

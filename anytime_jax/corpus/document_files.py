@@ -20,7 +20,7 @@ from anytime_jax.checks import format_value
 from anytime_jax.data.dataset_info import METADATA_NAME, WORK_NAME
 from anytime_jax.errors import InputError
 from anytime_jax.storage import addresses
-from anytime_jax.storage.files import file_size
+from anytime_jax.storage.files import file_size, walk
 from anytime_jax.storage.json_files import parse_json
 from anytime_jax.storage.paths import is_address
 
@@ -106,7 +106,7 @@ def find_files(pattern: str) -> list[tuple[str, int]]:
         root = local_path(pattern)
         is_folder = os.path.isdir(root)
         if is_folder:
-            found = list(_walk(root))
+            found = list(walk(root, _raise_unreadable))
         else:
             # A pattern such as "**" matches folders too; a folder that is named like a file is a
             # mistake.
@@ -124,16 +124,6 @@ def find_files(pattern: str) -> list[tuple[str, int]]:
         if sizes.get(path) == 0:
             raise _empty(path)
     return [(path, sizes[path] if sizes else _check_file(path)) for path in files]
-
-
-def _walk(root: str) -> Iterator[str]:
-    """Yields the files below a folder, also of linked folders; each folder once."""
-    seen = {os.path.realpath(root)}
-    for folder, folders, names in os.walk(root, onerror=_raise_unreadable, followlinks=True):
-        yield from (os.path.join(folder, name) for name in names)
-        reals = {name: os.path.realpath(os.path.join(folder, name)) for name in sorted(folders)}
-        folders[:] = [name for name, real in reals.items() if real not in seen]
-        seen.update(reals.values())
 
 
 def _listed_files(path: str) -> list[tuple[str, int]]:

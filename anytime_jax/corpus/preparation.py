@@ -299,7 +299,7 @@ class _PartResult:
     Attributes:
       documents: number of documents in each split.
       arrays: their arrays in each split, in order; one for each stretch with documents.
-      nulls: number of records without a text.
+      nulls: number of records without a text, or with an empty one.
       is_complete: whether this is all of the part.
     """
 
@@ -363,7 +363,7 @@ class _TokenizePart:
         while tokens < _STRETCH_TOKENS:
             if not (batch := list(itertools.islice(records, _BATCH_DOCUMENTS))):
                 break
-            texts = [text for text in batch if text is not None]
+            texts = [text for text in batch if text]
             nulls += len(batch) - len(texts)
             for text, ids in zip(texts, vocabulary.encode(texts), strict=True):
                 split = assign_split(text, self.part.validation_fraction)

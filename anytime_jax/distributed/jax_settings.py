@@ -60,8 +60,8 @@ def find_devices() -> list[Any]:
             )
     try:
         return jax.devices()
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())
+    except (RuntimeError, AssertionError, ValueError) as error:  # the last two of wrong variables
+        reason = " ".join(str(error).split()) or "a platform that is not installed"
         raise InputError(f"JAX has no devices ({reason}): correct JAX_PLATFORMS") from error
 
 

@@ -94,9 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
     if len(arguments.run) > 1:
         command_line.refuse(arguments, ["--watch"], "with several runs")
         _compare_runs(arguments, console)
-    else:
-        _report_run(arguments, console)
-    return 0
+        return 0
+    return _report_run(arguments, console)
 
 
 def _compare_runs(arguments: argparse.Namespace, console: Console) -> None:
@@ -113,16 +112,20 @@ def _compare_runs(arguments: argparse.Namespace, console: Console) -> None:
         console.print(f"  page: {arguments.output / RUN_PAGE}")
 
 
-def _report_run(arguments: argparse.Namespace, console: Console) -> None:
+def _report_run(arguments: argparse.Namespace, console: Console) -> int:
     (run_dir,), trust = arguments.run, arguments.trust
     snapshot = run_snapshot.take(run_dir, trust=trust)
     directory = arguments.output or snapshot.run_dir
-    for part in _write_run(snapshot, directory, arguments.watch, trust):
+    parts, is_written = _write_run(snapshot, directory, arguments.watch, trust)
+    for part in parts:
         console.print(f"  figure: {part}" if isinstance(part, Path) else part)
-    console.print(f"  page: {directory / RUN_PAGE}{', until Ctrl-C' if arguments.watch else ''}")
+    if is_written:
+        until = ", until Ctrl-C" if arguments.watch else ""
+        console.print(f"  page: {directory / RUN_PAGE}{until}")
     if arguments.watch:
         with until_interrupted():
             _watch_run(snapshot, run_dir, directory, trust)
+    return 0 if is_written else 1
 
 
 def _watch_run(before: Snapshot, run_dir: str, directory: Path, trust: Trust) -> None:
@@ -135,8 +138,10 @@ def _watch_run(before: Snapshot, run_dir: str, directory: Path, trust: Trust) ->
             rested, before = start + _REST * (time.monotonic() - start), snapshot
 
 
-def _write_run(snapshot: Snapshot, directory: Path, watch: bool, trust: Trust) -> list[Part]:
-    """Writes figures and page of a run; returns what they show.
+def _write_run(
+    snapshot: Snapshot, directory: Path, watch: bool, trust: Trust
+) -> tuple[list[Part], bool]:
+    """Writes figures and page of a run; returns what they show, and whether the page is written.
 
     A failure of the forecast, the figures or the disk becomes a line; the losses are shown anyway.
     """
@@ -148,7 +153,8 @@ def _write_run(snapshot: Snapshot, directory: Path, watch: bool, trust: Trust) -
     version = snapshot.rows[-1].step if snapshot.rows else 0
     body = "".join(_to_html(part, version) for part in parts)
     page = html_page.make_page(snapshot.name, body, _RELOAD_SECONDS if watch else None)
-    return [*parts, *_attempt("the page could not be written", lambda: _write(directory, page))]
+    failure = _attempt("the page could not be written", lambda: _write(directory, page))
+    return [*parts, *failure], not failure
 
 
 def _attempt(failure: str, make: Callable[[], list[Part]]) -> list[Part]:

@@ -9,6 +9,7 @@ import shutil
 import stat
 import tempfile
 import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,25 @@ def list_files(path: Path) -> list[Path]:
     # os.walk leaves out directories that disappear; `Path.rglob` raises an error.
     walk = os.walk(path)
     return sorted(Path(folder, name) for folder, _, names in walk for name in names)
+
+
+def walk(
+    root: str | os.PathLike[str], onerror: Callable[[OSError], object] | None = None
+) -> Iterator[str]:
+    """Yields the files below a local directory, also of linked directories; each of them once."""
+    seen = {os.path.realpath(root)}
+    for folder, folders, names in os.walk(root, onerror=onerror, followlinks=True):
+        yield from (os.path.join(folder, name) for name in names)
+        reals = {name: os.path.realpath(os.path.join(folder, name)) for name in sorted(folders)}
+        folders[:] = [name for name, real in reals.items() if real not in seen]
+        seen.update(reals.values())
+
+
+def find_named(folder: Path, name: str) -> list[Path]:
+    """Returns the files of a name below a directory, also of linked directories, in order."""
+    if is_remote(folder):
+        return sorted(folder.rglob(name), key=str)
+    return sorted(Path(x) for x in walk(folder) if os.path.basename(x) == name)
 
 
 def file_sizes(directory: Path) -> dict[str, int]:

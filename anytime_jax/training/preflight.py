@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from anytime_jax.checkpoints import checkpoint_listing, metric_records, run_directory
@@ -34,6 +35,7 @@ from anytime_jax.training.state_memory import describe, measure_state, state_byt
 from anytime_jax.training.step import Program, trace_update
 
 _PACKED_CAPABILITY = 9.0  # of GPUs whose cuDNN attention takes packed documents
+_STORED_BYTES = (2, 4)  # of a number, as `array_checksums` sums them
 _MISREAD = ("[", "\\", "**")  # in paths: Orbax takes them for patterns, TensorStore turns the slash
 
 
@@ -167,6 +169,13 @@ def check_update(config: Config, mesh: Mesh, program: Program) -> None:
             raise InputError(
                 f"config.model: {bad!r} is no name for a parameter, as checkpoints take / for a "
                 "level of the tree: rename it"
+            )
+    for path, x in jax.tree_util.tree_leaves_with_path(before):
+        if not jnp.issubdtype(x.dtype, jnp.number) or x.dtype.itemsize not in _STORED_BYTES:
+            raise InputError(
+                f"config.optimizer: {jax.tree_util.keystr(path)} of the state is {x.dtype}, and "
+                "checkpoints store numbers of 2 or 4 bytes: convert it, a key by "
+                "jax.random.key_data"
             )
     for path in forms[0] | forms[1]:
         old, new = (form.get(path, "nothing") for form in forms)

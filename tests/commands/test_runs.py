@@ -53,6 +53,14 @@ def test_every_checkpoint_is_listed_and_no_file_changes(run, command):
     assert "warning" not in out
 
 
+def test_linked_runs_are_listed_once(run, command, tmp_path):
+    (tmp_path / "linked").symlink_to(run)
+    (tmp_path / "again").symlink_to(tmp_path)
+    status, out, _ = command(runs, f"--run={tmp_path}")
+    assert status == 0
+    assert out.count(": tiny, 2 layers") == 1
+
+
 @pytest.mark.slow
 def test_verification_is_noted_until_files_change(run, command):
     status, out, _ = command(runs, f"--run={run}", "--verify")

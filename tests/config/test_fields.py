@@ -118,6 +118,7 @@ def test_text_is_parsed_as_the_type_of_its_setting(name, text, value):
     [
         *(("count", x) for x in ("x", "1.5", "nan", "inf", "")),
         *(("rate", x) for x in ("x", "", "1,0")),
+        *(("place", '{"a": "x", "a": "y"}'), ("place", '{"b": {"a": 1, "a": 1}}')),
         *(("tokens", "some"), ("flag", "yes"), ("pair", "1"), ("pair", "(1,"), ("pair", "f()")),
     ],
 )

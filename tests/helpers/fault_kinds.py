@@ -26,6 +26,7 @@ from training_runs import bits
 from anytime_jax.commands import dispatch
 from anytime_jax.commands.command_line import Parser
 from anytime_jax.config.schema import all_settings
+from anytime_jax.storage.files import remove_directory
 from anytime_jax.storage.paths import storage_path
 
 WORDS = [
@@ -213,6 +214,7 @@ def bucket(box: Sandbox) -> str:
             if ended.status:
                 raise Violation(f"{text}; the run does not resume: {ended.errors[-500:]}")
         copied = bucket_copies.to_disk(storage_path(f"{target}/run"), box.folder / "copied")
+        remove_directory(storage_path(target))  # the server searches all that it has
     if bits(copied, 40) != box.original.arrays[40]:
         raise Violation(f"{text}; other arrays than those of the unbroken run")
     return text

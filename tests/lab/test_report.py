@@ -214,3 +214,12 @@ def test_run_without_records_or_evaluations_has_a_page(tmp_path, command):
         status, out, _ = command(report, f"--run={tmp_path}")
         assert (status, words in out) == (0, True)
         run.add(60, evaluate=False)
+
+
+def test_page_that_cannot_be_written_is_a_failure(tmp_path, command):
+    run = RecordedRun(tmp_path / "run").add(60)
+    (run.run_dir / report.RUN_PAGE).mkdir()
+    status, out, _ = command(report, f"--run={run.run_dir}")
+    assert status == 1
+    assert "the page could not be written" in out
+    assert "page: " not in out

@@ -13,7 +13,7 @@ MODULE = """
 import dataclasses
 import optax
 from flax import linen as nn
-from jax import numpy as jnp
+from jax import numpy as jnp, random
 from anytime_jax.config.model import Olmo2
 from anytime_jax.models import decoder
 
@@ -60,6 +60,16 @@ TRANSFORM = "return optax.GradientTransformation(lambda params: jnp.ones(2), upd
             "optimizer",
             {"UPDATE": "return updates, state[:1]"},
             r"an update makes .* of the state float32\[1\], which was float32\[2\]",
+        ),
+        (
+            "optimizer",
+            {"TRANSFORM": "return optax.add_noise(0.1, 0.5, random.key(0))"},
+            r"^config.optimizer: .* is key<fry>, and checkpoints store .* jax.random.key_data",
+        ),
+        (
+            "optimizer",
+            {"TRANSFORM": TRANSFORM.replace("ones(2)", "ones(2, bool)")},
+            r"^config.optimizer: .* is bool, and checkpoints store numbers of 2 or 4 bytes",
         ),
         ("model", {"BLOCK": "return"}, "^config.model: block.. of Model returned None"),
         ("model", {"BLOCK": "return dict"}, "^config.model: block.. of Model returned"),

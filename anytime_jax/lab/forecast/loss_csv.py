@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from anytime_jax.averaging import LIVE
-from anytime_jax.checks import LARGEST_COUNT, format_value, read_times
-from anytime_jax.errors import InputError
+from anytime_jax.checks import LARGEST_COUNT, format_value, read_times, require_count
+from anytime_jax.errors import InputError, input_errors
 from anytime_jax.lab.forecast.loss_history import LossHistory, RecordedRates
 from anytime_jax.schedules import Schedule
 
@@ -36,6 +36,8 @@ def read_csv(
     Raises an InputError if the file lacks these columns or a value is not a number, or if the rates
     are missing in both the file and `schedule`, or differ.
     """
+    if not isinstance(path, str | Path):
+        raise InputError(f"path = {format_value(path)} is not allowed: give the path of a file")
     path, columns = Path(path), columns or {}
     names = {"step": _STEP, "lr": _RATE, "loss": _LOSS}
     is_known = isinstance(columns, Mapping) and columns.keys() <= names.keys()
@@ -105,6 +107,9 @@ def from_columns(
     from the schedule.
     """
     _check_schedule(schedule)
+    if warmup_steps is not None:
+        with input_errors():
+            require_count("warmup_steps", warmup_steps)
     try:
         values = np.fromiter(losses, float)
         recorded = None if rates is None else np.fromiter(rates, float)
