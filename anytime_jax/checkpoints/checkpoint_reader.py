@@ -26,6 +26,7 @@ from anytime_jax.storage.json_files import json_digest, load_json
 
 ARRAY_ITEMS = ("params", "opt", "averages")
 _THREADS = 8
+_LONGEST = 300  # characters of an error in a message
 _SUMMED_PARTS = 16  # of a layer, or as many as divide it
 # Orbax's handler, without the file of each process, which a restore does not need and which may be
 # damaged.
@@ -202,4 +203,7 @@ def _unreadable(path: Path, item: str, error: Exception) -> RunError:
 def shorten_error(error: Exception) -> str:
     """Returns an error as one line, without the storage specification that TensorStore appends."""
     text = str(error).split(" [tensorstore_spec")[0].split(". See full TensorStore")[0]
-    return f"{type(error).__name__}: {' '.join(text.split())[:300]}"
+    text = " ".join(text.split())
+    if len(text) > _LONGEST:  # the reason is at the end
+        text = f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
+    return f"{type(error).__name__}: {text}"

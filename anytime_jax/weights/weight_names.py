@@ -154,7 +154,7 @@ def _sum(run: SavedRun, argument: str) -> Mixture:
 
 def _merge(run: SavedRun, argument: str) -> Mixture:
     live = [x for x in run.history if x.rule is None]
-    if argument.isdecimal():
+    if argument.isascii() and argument.isdecimal():
         count = int(argument)
         if not 2 <= count <= len(live):
             raise ValueError(

@@ -20,6 +20,7 @@ import urllib.parse
 from collections.abc import Callable, Iterator
 
 from gcp_storage_emulator.server import create_server
+from gcp_storage_emulator.storage import Storage
 
 _OBJECT = re.compile(r"/storage/v1/b/([^/]+)/o/([^/?]+)$")
 _UPLOAD = re.compile(r"/(?:resumable/)?upload/storage/v1/b/([^/]+)/o$")
@@ -31,6 +32,8 @@ class BucketServer:
     """Emulator and proxy; `address` is that of the proxy."""
 
     def __init__(self, bucket: str = "bucket"):
+        # It would write the descriptions of all its objects with every change, for a later start.
+        Storage._write_config_to_file = lambda storage: None
         self._storage_port, self.port = _free_port(), _free_port()
         self._storage = create_server(
             "localhost", self._storage_port, in_memory=True, default_bucket=bucket
