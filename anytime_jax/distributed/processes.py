@@ -140,6 +140,16 @@ def broadcast(value: int) -> int:
     return int(multihost_utils.broadcast_one_to_all(np.int32(value)))
 
 
+def broadcast_text(text: str) -> str:
+    """Returns process 0's text in every process."""
+    if is_single():
+        return text
+    content = np.frombuffer(text.encode("utf-8"), np.uint8)
+    size = broadcast(len(content))
+    sent = multihost_utils.broadcast_one_to_all(np.resize(content, size))
+    return np.asarray(sent, np.uint8).tobytes().decode("utf-8")
+
+
 def barrier() -> None:
     """Waits, without a time limit, until every process has called this."""
     if not is_single():

@@ -3,6 +3,7 @@
 import bisect
 import contextlib
 import itertools
+import json
 import math
 import threading
 import zlib
@@ -14,10 +15,12 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from anytime_jax import __version__
 from anytime_jax.checkpoints import checkpoint_listing, metric_records, run_directory
 from anytime_jax.checkpoints.retention import checkpoint_bytes
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.checks import format_value
+from anytime_jax.config.fields import flatten
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset_info import DatasetInfo
@@ -79,6 +82,20 @@ def check_paths(config: Config) -> None:
     mirrors = [TENSORBOARD] if config.log.tensorboard else []
     parts = [checkpoint_listing.DIRECTORY, metric_records.DIRECTORY, *mirrors]
     run_directory.check_files(storage_path(config.run_dir), parts)
+
+
+def check_agreement(config: Config, fall_back: bool) -> None:
+    """Raises an InputError in every process if one has other settings than process 0."""
+    flat = flatten(config.to_dict())
+    versions = {"anytime_jax": __version__, "jax": jax.__version__}
+    text = json.dumps({**flat, "--fall-back": fall_back, **versions}, default=str)
+    own, first = json.loads(text), json.loads(processes.broadcast_text(text))
+    with processes.fail_together():
+        if differences := run_directory.describe_differences(first, own):
+            raise InputError(
+                f"process {jax.process_index()} has other settings than process 0 ({differences}): "
+                "start all processes of a run with the same"
+            )
 
 
 def make_mesh(config: Config, devices: Sequence[Any] | None = None) -> Mesh:

@@ -85,6 +85,7 @@ def start(
             preflight.check_thread()
             preflight.check_paths(config)
             mesh = mesh or preflight.make_mesh(config)
+        preflight.check_agreement(config, fall_back)
         plan = _make_plan(config, mesh, run_dir, fall_back, profile, display.say)
         if _is_complete(plan, run_dir):
             raise AtStop(plan)

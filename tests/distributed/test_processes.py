@@ -70,6 +70,23 @@ def test_two_processes_write_one_run(dataset, tmp_path):
     assert both.output(1) == ""
 
 
+@pytest.mark.parametrize(
+    ("flag", "named"),
+    [
+        ("--config.schedule.peak=1e-4", "schedule.peak was 0.01, is 0.0001"),
+        ("--config.stop=5x", "stop was '6 steps', is '5x'"),
+        ("--fall-back", "--fall-back was False, is True"),
+    ],
+)
+def test_processes_with_other_settings_are_refused(flag, named, dataset, tmp_path):
+    file = write(tmp_path, dataset, stop="6 steps")
+    both = Processes(file, devices=1, own_flags={1: [flag]})
+    assert both.wait() == [2, 2]
+    assert f"process 1 has other settings than process 0 ({named})" in both.output(1)
+    assert "process 1 of 2 could not start: see its output" in both.output(0)
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.slow
 def test_cluster_reads_slurm_variables(dataset, tmp_path):
     both = Processes(write(tmp_path, dataset, stop="6 steps"), devices=2, slurm=True)

@@ -103,7 +103,7 @@ class Sandbox:
             raise Violation(f"did not end within {limit:.0f} s: {text}") from error
         ended = Ended(status, start.output, start.errors, time.monotonic() - start.began)
         self.ended.append(ended)
-        text = f"status {status}, output {ended.output[-300:]!r}, errors {ended.errors[-1500:]!r}"
+        text = f"status {status}, output {ended.output[-300:]!r}, errors {ended.errors[-4000:]!r}"
         if any(noise in ended.output + ended.errors for noise in _NOISE):
             raise Violation(f"noise: {text}")
         if status not in (0, 1, 2, 75, 130, 141) and status > 0:

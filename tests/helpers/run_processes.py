@@ -22,7 +22,7 @@ class Processes:
     """The processes of a start of a configuration file.
 
     `slurm` sets the variables that srun sets, instead of options; `variables` are more of each
-    process.
+    process, and `own_flags` are flags that only some processes have.
     """
 
     def __init__(
@@ -33,6 +33,7 @@ class Processes:
         devices: int = 4,
         slurm: bool = False,
         variables: Sequence[Mapping[str, str]] = ({}, {}),
+        own_flags: Mapping[int, Sequence[str]] = {},
     ):
         with socket.socket() as free:
             free.bind(("localhost", 0))
@@ -51,7 +52,8 @@ class Processes:
             options = options if count > 1 else []
             with log.open("w") as output:
                 streams = {"stdout": output, "stderr": subprocess.STDOUT}
-                self.processes.append(subprocess.Popen([*command, *options], env=own, **streams))
+                words = [*command, *options, *own_flags.get(i, ())]
+                self.processes.append(subprocess.Popen(words, env=own, **streams))
 
     def output(self, i: int) -> str:
         """The output of a process, without messages of the collectives."""

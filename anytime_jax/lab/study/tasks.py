@@ -107,6 +107,11 @@ def make_tasks(study: Study, packed: Collection[str] = ()) -> list[StudyTask]:
         task = dataclasses.replace(read_task(study, run), is_packed=run.name in packed)
         with _naming(study, run):
             _check_directory(task, fingerprints)
+            if task.step > task.stop_step and not task.is_finished:
+                raise InputError(
+                    f"{run.run_dir} is at step {task.step:,}, and was not evaluated at its stop, "
+                    f"step {task.stop_step:,}: give it a later stop, or another directory"
+                )
             _check_trunk(task, tasks.get(run.trunk) if run.trunk else None)
         tasks[run.name] = task
     return list(tasks.values())

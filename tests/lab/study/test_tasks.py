@@ -71,6 +71,17 @@ def test_run_with_records_alone_is_finished_at_its_stop(study):
     assert make(file)[1].state == "finished"
 
 
+def test_run_after_its_stop_without_an_evaluation_there_is_rejected(study):
+    file, _ = study("[]")
+    first, _ = make(file)
+    write_run(first, stop_step=first.stop_step - 1)
+    later = first.run.run_dir / "checkpoints" / str(first.stop_step + 1)
+    later.mkdir(parents=True)
+    (later / "_CHECKPOINT_METADATA").touch()
+    with pytest.raises(InputError, match=r"constant-seed=0: .* not evaluated at its stop, step 20"):
+        make(file)
+
+
 def test_branch_of_records_without_checkpoints_is_rejected(study):
     file, _ = study("plan.branches('wsd', trunks[:1], [1])")
     trunk, _, branch = make(file)
