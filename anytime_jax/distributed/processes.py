@@ -21,6 +21,7 @@ from anytime_jax.errors import InputError
 
 _HEARTBEAT_SECONDS = 30  # a process silent for this long counts as lost
 _RENDEZVOUS_SECONDS = 300
+_LAST_PORT = 2**16 - 1
 _BARRIER_MILLISECONDS = 7 * 24 * 3600 * 1000
 _VISIBILITY_SECONDS = 60  # how long a shared file system may take to show what another host wrote
 # Starts of runtime errors that another process may have caused. RESOURCE_EXHAUSTED (out of memory),
@@ -100,10 +101,10 @@ def _open_devices() -> None:
 
 def _check(coordinator: str, processes: int, process: int) -> None:
     host, _, port = coordinator.rpartition(":")
-    if not host or not port.isdecimal():
+    if not host or not port.isdecimal() or not 0 < int(port) <= _LAST_PORT:
         raise InputError(
             f"--coordinator={coordinator} is not an address: set HOST:PORT of process 0, such as "
-            "node1:1234"
+            f"node1:1234, with a port from 1 to {_LAST_PORT}"
         )
     if processes < 1 or not 0 <= process < processes:
         raise InputError(

@@ -11,7 +11,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 
@@ -140,28 +140,43 @@ class Tracker(Protocol):
 
 
 class _TensorBoard:
-    """Event files in `RUN/tensorboard`, with the settings as text."""
+    """Event files in `RUN/tensorboard`, with the settings as text.
+
+    They are written here and now: the library's own writer has a thread, which a full disk ends,
+    and which a write to its queue would then wait for forever.
+    """
 
     def __init__(self, config: Config, from_step: int):
-        from tensorboardX import SummaryWriter
+        from tensorboardX import summary
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto import event_pb2
 
+        events: Any = event_pb2  # its names are made when it is imported
+        self._scalar, self._event = summary.scalar, events.Event
         self._files = GrowingDirectory(storage_path(config.run_dir) / TENSORBOARD)
-        self._writer = SummaryWriter(str(self._files.local), purge_step=from_step + 1)
+        self._files.local.mkdir(parents=True, exist_ok=True)
+        self._events = EventsWriter(str(self._files.local / "events"))
+        start = events.SessionLog(status=events.SessionLog.START)
+        self._add(from_step + 1, session_log=start)  # TensorBoard drops what is later
         settings = json.dumps(config.to_dict(), indent=1)
         # Of the step at which this start began, so that the settings of earlier ones stay.
-        self._writer.add_text("settings", f"```json\n{settings}\n```", from_step)
+        self._add(from_step, summary=summary.text("settings", f"```json\n{settings}\n```"))
 
     def write(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
         del tokens
         for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
+            self._add(step, summary=self._scalar(name, value))
+
+    def _add(self, step: int, **content: Any) -> None:
+        event = self._event(wall_time=time.time(), step=step, **content)
+        self._events.write_event(event)
 
     def sync(self) -> None:
-        self._writer.flush()
+        self._events.flush()
         self._files.upload()
 
     def close(self) -> None:
-        self._writer.close()
+        self._events.close()
         self._files.upload()
 
 

@@ -180,6 +180,11 @@ def test_error_on_one_process_ends_all(dataset, tmp_path):
         ({"process": 0, "processes": 2}, "--coordinator"),
         ({"coordinator": "a", "processes": 2, "process": 0}, "--coordinator=a "),
         ({"coordinator": "a:b", "processes": 2, "process": 0}, "--coordinator=a:b "),
+        (
+            {"coordinator": "a:0", "processes": 1, "process": 0},
+            "--coordinator=a:0 .*from 1 to 65535",
+        ),
+        ({"coordinator": "a:99999", "processes": 2, "process": 0}, "--coordinator=a:99999 "),
         ({"coordinator": "a:1", "processes": 2, "process": 2}, "--process=2 .*--processes=2"),
         ({"coordinator": "a:1", "processes": 0, "process": 0}, "--process=0 .*--processes=0"),
         ({"coordinator": "a:1", "cluster": True}, "--cluster"),

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import sys
+import threading
 import types
 from unittest import mock
 
@@ -196,7 +197,9 @@ def read_events(path):
 
 def test_tensorboard_has_the_values(tmp_path):
     opened = small_run.config(tmp_path, log__tensorboard=True)
+    threads = threading.enumerate()
     (writer,) = open_mirrors(opened, 2)
+    assert threading.enumerate() == threads  # one could end, and leave the run waiting for it
     writer.write(3, 30, {"train/loss": 5.5, "lr": 0.25})
     writer.write(3, 30, {"eval/f25/loss": 5.25})
     writer.sync()

@@ -1,6 +1,7 @@
 """Local execution of a study, in processes on this machine, trunks before their branches."""
 
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -21,7 +22,7 @@ from anytime_jax.storage.paths import storage_path
 from anytime_jax.training import signals
 
 # Exit statuses of a process that a forwarded signal ended, after a save or before any update.
-_INTERRUPTED = (0, 130, -signal.SIGTERM)
+_INTERRUPTED = (0, 130, *(-x for x in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)))
 _POLL_SECONDS = 0.5
 
 
@@ -42,7 +43,8 @@ def split_machine(processes: int) -> list[Slot]:
         raise InputError(f"--jobs={processes}: give 1 to {len(cores)}, the cores of this machine")
     every_gpu = ",".join(str(i) for i, _ in enumerate(Path("/dev").glob("nvidia[0-9]*")))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", every_gpu)
-    gpus = visible.split(",") if visible else []
+    words = (x.strip() for x in visible.split(","))  # CUDA reads them up to one like -1
+    gpus = list(itertools.takewhile(lambda x: x and not x.startswith("-"), words))
     if gpus and processes > len(gpus):
         raise InputError(f"--jobs={processes}: give 1 to {len(gpus)}, the GPUs of this machine")
     is_shared = gpus and processes > 1

@@ -147,6 +147,8 @@ def test_split_machine_shares_out_gpus(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,7")
     assert [slot.gpus for slot in local_executor.split_machine(2)] == ["3,7", "5"]
     assert local_executor.split_machine(1)[0].gpus is None
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert [slot.gpus for slot in local_executor.split_machine(2)] == [None] * 2
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     with pytest.raises(InputError, match="--jobs=2"):
         local_executor.split_machine(2)
