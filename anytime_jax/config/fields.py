@@ -29,6 +29,7 @@ import inspect
 import re
 import types
 import typing
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
@@ -329,9 +330,17 @@ def first_value(value: Any) -> Any:
     return next((x for point, x in value if is_start(point)), value[0][1])
 
 
+@contextlib.contextmanager
+def _reading_literal() -> Iterator[None]:
+    """Passes over text that is no literal, and over warnings of Python's parser."""
+    errors = (ValueError, SyntaxError, TypeError, RecursionError, MemoryError)
+    with contextlib.suppress(*errors), warnings.catch_warnings(action="ignore"):
+        yield
+
+
 def _name_given_twice(text: str) -> str:
     """Returns a key that a dictionary has twice, of which Python would take one; or ''."""
-    with contextlib.suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+    with _reading_literal():
         for node in ast.walk(ast.parse(text, mode="eval")):
             keys = [ast.unparse(x) for x in node.keys if x] if isinstance(node, ast.Dict) else []
             if twice := {x for x in keys if keys.count(x) > 1}:
@@ -345,10 +354,10 @@ def parse(hint: Any, name: str, text: str) -> Any:
     Raises a ValueError that names the setting.
     """
     plain, words = _alternatives(hint)
-    if twice := _name_given_twice(text):
+    if "{" in text and (twice := _name_given_twice(text)):
         reject(name, text, f"names given once, not {twice} twice")
     if text not in words and (tuple in plain or _may_have_stages(hint)):
-        with contextlib.suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        with _reading_literal():
             if isinstance(value := ast.literal_eval(text), list | tuple | dict):
                 return _tuples(value)
     if text in words or str in plain:

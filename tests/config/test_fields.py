@@ -102,6 +102,10 @@ def test_unknown_and_missing_names_are_told():
         *(("flag", "True", True), ("flag", "false", False)),
         *(("pair", '("1x", 2)', ("1x", 2)), ("pair", "[1, [2]]", (1, (2,))), ("pair", "()", ())),
         *(("text", "1", "1"), ("text", "", ""), ("text", "a=b", "a=b")),
+        *(
+            ("text", '"\\d" in {', '"\\d" in {'),
+            ("text", '{"\\d"}', '{"\\d"}'),
+        ),  # Python would warn
         *(("place", "data/x", "data/x"), ("place", '{"a": ("x", 1.0)}', (("a", ("x", 1.0)),))),
         ("pair", '{"0x": 8, "0.5x": 16}', (("0x", 8), ("0.5x", 16))),
     ],
