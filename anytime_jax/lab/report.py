@@ -175,7 +175,11 @@ def _forecast(run_dir: Path, directory: Path, trust: Trust) -> list[Part]:
     subject = forecast_subject.open_run(run_dir, trust=trust)
     forecast = forecast_subject.forecast(subject)
     parts: list[Part] = list(forecast_report.summarize(subject, forecast))
-    return [*parts, forecast_figure.draw(directory, subject, forecast)]
+    failure = f"the forecast could not be drawn in {directory}"
+    return [
+        *parts,
+        *_attempt(failure, lambda: [forecast_figure.draw(directory, subject, forecast)]),
+    ]
 
 
 def _to_html(part: Part, version: int) -> str:

@@ -7,6 +7,7 @@ has no locks, it is a lease.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import stat
@@ -58,8 +59,10 @@ def hold(
     except filelock.Timeout as error:
         raise in_use(name, holder(path)) from error
     except OSError as error:
+        is_disk = error.errno in (errno.EROFS, errno.ENOSPC, errno.EDQUOT)
+        advice = "free space on a disk that can be written" if is_disk else "remove it"
         raise InputError(
-            f"{name}: {path} cannot be locked ({error.strerror or error}): remove it, or choose "
+            f"{name}: {path} cannot be locked ({error.strerror or error}): {advice}, or choose "
             "another directory"
         ) from error
     try:

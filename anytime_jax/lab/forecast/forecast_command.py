@@ -25,7 +25,7 @@ from anytime_jax import schedules
 from anytime_jax.commands import command_line, config_file
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config import fields, kinds
-from anytime_jax.errors import InputError
+from anytime_jax.errors import InputError, RunError
 from anytime_jax.lab.forecast import (
     forecast_calibration,
     forecast_calibration_report,
@@ -192,7 +192,10 @@ def _show(arguments: argparse.Namespace, console: Console) -> None:
     try:
         line = f"figure: {forecast_figure.draw(directory, subject, forecast)}"
     except OSError as error:  # the directory may not be writable; the numbers are printed already
-        line = f"the figure could not be drawn in {directory}: {error}: give --output"
+        failure = f"the figure could not be drawn in {directory}: {error}"
+        if arguments.output is not None:
+            raise RunError(failure) from error
+        line = f"{failure}: give --output"
     if not arguments.json:
         console.print(f"  {line}")
 

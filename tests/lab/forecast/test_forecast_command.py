@@ -55,6 +55,9 @@ def test_numbers_are_printed_where_the_figure_cannot_be_written(forecasted, comm
     status, out, _ = command(forecast, f"--run={run_dir}", "--to=4x")
     assert status == 0
     assert f"could not be drawn in {run_dir}" in out
+    status, _, err = command(forecast, f"--run={run_dir}", f"--output={run_dir}", "--to=4x")
+    assert status == 1
+    assert f"could not be drawn in {run_dir}" in err
 
 
 @pytest.mark.usefixtures("quick_fits")
