@@ -41,10 +41,8 @@ Meta = dict[str, Any]
 def read_meta(path: Path) -> Meta:
     """Returns a checkpoint's metadata.
 
-    Raises a RunError if it is missing or damaged, if the checkpoint has something else than files,
-    or if it belongs to another step or another run.
+    Raises a RunError if it is missing or damaged, or belongs to another step or another run.
     """
-    _check_files(path)
     try:
         meta = load_json(path / "meta" / "metadata")
         if meta["digest"] != json_digest({k: v for k, v in meta.items() if k != "digest"}):
@@ -57,13 +55,13 @@ def read_meta(path: Path) -> Meta:
     return meta
 
 
-def _check_files(path: Path) -> None:
+def _check_files(path: Path, item: str) -> None:
     """Raises a RunError unless all files are regular: TensorStore would wait for a pipe forever."""
     try:
-        check_files(path)
+        check_files(path / item)
     except InputError as error:
         text = str(error).partition("; ")[0]
-        raise RunError(f"checkpoint {path} is damaged: {text}") from error
+        raise RunError(f"checkpoint {path}: {item} is damaged: {text}") from error
 
 
 def _check_run(path: Path, meta: Meta) -> None:
@@ -129,6 +127,7 @@ def read_layers(path: Path, meta: Meta, item: str, name: str) -> Iterator[np.nda
 
     Raises a RunError if a part cannot be read or, before the last one, if the checksum differs.
     """
+    _check_files(path, item)
     total = 0
     try:
         key_values = {
@@ -167,6 +166,7 @@ def read_arrays(path: Path, item: str, targets: Mapping[str, Any]) -> dict[str, 
     `targets` has for every name, such as `1/mu/blocks/qkv`, a `jax.ShapeDtypeStruct` with a
     sharding, or None for a NumPy array. Raises a RunError if an array cannot be read.
     """
+    _check_files(path, item)
     handler = ocp.PyTreeCheckpointHandler(type_handler_registry=_TYPE_HANDLERS)
 
     def read(name: str) -> Any:
