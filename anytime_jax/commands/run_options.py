@@ -42,7 +42,7 @@ def add_weights(parser: argparse.ArgumentParser, several: bool = False) -> None:
     text = f"last, a label such as f25 (x, ema, theta: the optimizer's), or {weight_names.FORMS}"
     if several:
         text += " (default: all in the checkpoint)"
-        parser.add_argument("--weights", nargs="+", metavar="NAME", help=text)
+        parser.add_argument("--weights", nargs="+", action="extend", metavar="NAME", help=text)
     else:
         parser.add_argument("--weights", default="f25", metavar="NAME", help=text)
 

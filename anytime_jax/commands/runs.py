@@ -58,8 +58,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--run",
         nargs="+",
+        action="extend",
         type=command_line.path,
-        default=[_RUNS],
         metavar="DIR",
         help="run directories, or directories above them (default: runs)",
     )
@@ -69,7 +69,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints all runs; returns 1 if a checkpoint is damaged."""
     console = open_console()
-    runs = [run for folder in arguments.run for run in _find_runs(folder)]
+    runs = [run for folder in arguments.run or [_RUNS] for run in _find_runs(folder)]
     damaged = [_show(run, arguments.verify, console) for run in runs]
     return 1 if any(damaged) else 0
 

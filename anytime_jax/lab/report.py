@@ -64,7 +64,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--study", metavar="PATH", help="study, by file, name, directory or archive"
     )
     source.add_argument(
-        "--run", nargs="+", metavar="DIR", help="run, in progress or not, or several to compare"
+        "--run",
+        nargs="+",
+        action="extend",
+        metavar="DIR",
+        help="run, in progress or not, or several to compare",
     )
     config_file.add_trust(parser)
     add = parser.add_argument
@@ -89,8 +93,6 @@ def run(arguments: argparse.Namespace) -> int:
         with study_files.open_study(arguments.study, trust=arguments.trust) as study:
             _report_study(study, arguments, console)
         return 0
-    if arguments.output is not None:
-        make_writable_directory(arguments.output, f"--output={arguments.output}")
     if len(arguments.run) > 1:
         command_line.refuse(arguments, ["--watch"], "with several runs")
         _compare_runs(arguments, console)
@@ -98,9 +100,15 @@ def run(arguments: argparse.Namespace) -> int:
     return _report_run(arguments, console)
 
 
+def _make_output(arguments: argparse.Namespace) -> None:
+    if arguments.output is not None:
+        make_writable_directory(arguments.output, f"--output={arguments.output}")
+
+
 def _compare_runs(arguments: argparse.Namespace, console: Console) -> None:
     runs = [run_snapshot.take(run, trust=arguments.trust) for run in arguments.run]
     parts: list[Part] = list(run_comparison.describe(runs))
+    _make_output(arguments)
     if arguments.output is not None:
         parts.append(run_comparison.draw(arguments.output, runs))
         body = "".join(_to_html(part, 0) for part in parts)
@@ -115,6 +123,7 @@ def _compare_runs(arguments: argparse.Namespace, console: Console) -> None:
 def _report_run(arguments: argparse.Namespace, console: Console) -> int:
     (run_dir,), trust = arguments.run, arguments.trust
     snapshot = run_snapshot.take(run_dir, trust=trust)
+    _make_output(arguments)
     directory = arguments.output or snapshot.run_dir
     parts, is_written = _write_run(snapshot, directory, arguments.watch, trust)
     for part in parts:

@@ -59,6 +59,8 @@ def test_linked_runs_are_listed_once(run, command, tmp_path):
     status, out, _ = command(runs, f"--run={tmp_path}")
     assert status == 0
     assert out.count(": tiny, 2 layers") == 1
+    status, out, _ = command(runs, f"--run={tmp_path}", f"--run={run}")
+    assert out.count(": tiny, 2 layers") == 2
 
 
 @pytest.mark.slow
