@@ -77,7 +77,6 @@ def train(config: Config, *, fall_back: bool = False, quiet: bool = False) -> Ou
         require_bool("fall_back", fall_back)
         require_bool("quiet", quiet)
     jax_settings.configure()
-    jax_settings.find_devices()
     console = Console(highlight=False, markup=False, soft_wrap=True, quiet=quiet)
     return loop.train(config, console, fall_back=fall_back)
 

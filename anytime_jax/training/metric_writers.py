@@ -142,8 +142,8 @@ class Tracker(Protocol):
 class _TensorBoard:
     """Event files in `RUN/tensorboard`, with the settings as text.
 
-    They are written here and now: the library's own writer has a thread, which a full disk ends,
-    and which a write to its queue would then wait for forever.
+    They are written in the thread that calls: the library's own writer has another, which a full
+    disk ends, and for which a write to its queue would then wait forever.
     """
 
     def __init__(self, config: Config, from_step: int):

@@ -227,7 +227,7 @@ def test_page_that_cannot_be_written_is_a_failure(tmp_path, command):
 
 def test_refused_report_makes_no_output(tmp_path, rejected):
     run, output = RecordedRun(tmp_path / "run").add(60), tmp_path / "out"
-    for more in ([f"--run={tmp_path / 'no'}"], []):
-        source = [f"--run={run.run_dir}"] if more else [f"--run={tmp_path / 'no'}"]
-        assert "no" in rejected(report, *source, *more, f"--output={output}")
+    missing = f"--run={tmp_path / 'no'}"
+    for sources in ([missing], [f"--run={run.run_dir}", missing]):
+        assert "no" in rejected(report, *sources, f"--output={output}")
         assert not output.exists()

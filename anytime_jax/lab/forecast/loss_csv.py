@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from anytime_jax.averaging import LIVE
-from anytime_jax.checks import LARGEST_COUNT, format_value, read_times, require_count
+from anytime_jax.checks import LARGEST_COUNT, format_value, read_times, require, require_count
 from anytime_jax.errors import InputError, input_errors
 from anytime_jax.lab.forecast.loss_history import LossHistory, RecordedRates
 from anytime_jax.schedules import Schedule
@@ -36,15 +36,14 @@ def read_csv(
     Raises an InputError if the file lacks these columns or a value is not a number, or if the rates
     are missing in both the file and `schedule`, or differ.
     """
-    if not isinstance(path, str | Path):
-        raise InputError(f"path = {format_value(path)} is not allowed: give the path of a file")
-    path, columns = Path(path), columns or {}
     names = {"step": _STEP, "lr": _RATE, "loss": _LOSS}
-    is_known = isinstance(columns, Mapping) and columns.keys() <= names.keys()
-    if not is_known or not all(isinstance(x, str) for x in columns.values()):
-        raise InputError(
-            f"columns = {format_value(columns)} is not allowed: give names by step, lr and loss"
-        )
+    columns = columns or {}
+    with input_errors():
+        require(isinstance(path, str | Path), "path", path, "the path of a file")
+        ok = isinstance(columns, Mapping) and columns.keys() <= names.keys()
+        ok = ok and all(isinstance(x, str) for x in columns.values())
+        require(ok, "columns", columns, "names by step, lr and loss")
+    path = Path(path)
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
@@ -106,9 +105,10 @@ def from_columns(
     Raises an InputError if there are no losses, a loss or rate is not finite, or the rates differ
     from the schedule.
     """
-    _check_schedule(schedule)
-    if warmup_steps is not None:
-        with input_errors():
+    with input_errors():
+        allowed = "one of anytime_jax.schedules, such as schedules.constant(3e-4)"
+        require(isinstance(schedule, Schedule | None), "schedule", schedule, allowed)
+        if warmup_steps is not None:
             require_count("warmup_steps", warmup_steps)
     try:
         values = np.fromiter(losses, float)
@@ -159,14 +159,6 @@ def from_columns(
         (LIVE,) * len(at),
         np.zeros(len(at), bool),
     )
-
-
-def _check_schedule(schedule: object) -> None:
-    if not isinstance(schedule, Schedule | None):
-        raise InputError(
-            f"schedule = {format_value(schedule)} is not allowed: give one of "
-            "anytime_jax.schedules, such as schedules.constant(3e-4)"
-        )
 
 
 def _column(
