@@ -55,7 +55,7 @@ def read_meta(path: Path) -> Meta:
     return meta
 
 
-def _check_files(path: Path, item: str) -> None:
+def check_item_files(path: Path, item: str) -> None:
     """Raises a RunError unless all files are regular: TensorStore would wait for a pipe forever."""
     try:
         check_files(path / item)
@@ -126,8 +126,8 @@ def read_layers(path: Path, meta: Meta, item: str, name: str) -> Iterator[np.nda
     """Yields an array of an item, one layer's part at a time if it is stacked over layers.
 
     Raises a RunError if a part cannot be read or, before the last one, if the checksum differs.
+    `check_item_files` comes first.
     """
-    _check_files(path, item)
     total = 0
     try:
         key_values = {
@@ -166,7 +166,7 @@ def read_arrays(path: Path, item: str, targets: Mapping[str, Any]) -> dict[str, 
     `targets` has for every name, such as `1/mu/blocks/qkv`, a `jax.ShapeDtypeStruct` with a
     sharding, or None for a NumPy array. Raises a RunError if an array cannot be read.
     """
-    _check_files(path, item)
+    check_item_files(path, item)
     handler = ocp.PyTreeCheckpointHandler(type_handler_registry=_TYPE_HANDLERS)
 
     def read(name: str) -> Any:

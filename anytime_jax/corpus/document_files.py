@@ -5,6 +5,7 @@ Errors name the file and the line.
 
 from __future__ import annotations
 
+import codecs
 import fnmatch
 import glob
 import gzip
@@ -195,6 +196,7 @@ def read_json_lines(path: str, text_field: str) -> Iterator[str | None]:
                 place = f"{path} line {number}"
                 if number == 1:  # now decompressed
                     _check_kind(line[:_HEAD_BYTES], place)
+                    line = line.removeprefix(codecs.BOM_UTF8)
                 if line.strip():
                     documents += 1
                     yield _parse_line(line, text_field, place)

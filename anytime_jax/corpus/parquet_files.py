@@ -82,11 +82,12 @@ def _text_columns(fields: Any, prefix: str = "") -> list[str]:
     import pyarrow
 
     names, types = [], pyarrow.types
+    is_text = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
     for field in fields:
         kind = field.type
         if types.is_struct(kind):
             names += _text_columns(kind, f"{prefix}{field.name}.")
         kind = kind.value_type if types.is_dictionary(kind) else kind
-        if any(x(kind) for x in (types.is_string, types.is_large_string, types.is_binary)):
+        if any(x(kind) for x in is_text):
             names.append(f"{prefix}{field.name}")
     return names

@@ -144,7 +144,8 @@ def prepare_share(
             f"{output} is inside the input, so its own files would be read as text; give an output "
             "outside of it"
         )
-    parts = source.parts()
+    if not (parts := source.parts()):
+        raise InputError(f"{type(source).__name__}.parts() returns no part; give at least one")
     with lock_preparation(output, settings, share) as work:
         if info := _load_complete(output, settings):  # another process has just completed it
             return info

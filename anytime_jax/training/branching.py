@@ -118,7 +118,12 @@ def _decay_points(directory: str, point: str, trunk: Config) -> tuple[str, str]:
     if doublings and not point:
         return "", f"{doublings[-1]}x"
     step = int(point or last)
-    return f"{step} steps", f"{clock.horizon_of_branch(step)} steps"
+    if (horizon := clock.horizon_of_branch(step)) <= step:
+        raise InputError(
+            f"{directory}: a decay from step {step} would be the last 10% of {horizon} steps, and "
+            "have no update: give a later step, train the run further first if it has none"
+        )
+    return f"{step} steps", f"{horizon} steps"
 
 
 def find_trunk(config: Config, resumes: bool) -> Trunk | None:

@@ -186,6 +186,8 @@ def read_layers(run: SavedRun, mixture: Mixture) -> dict[str, Iterator[np.ndarra
     compared when it ends.
     """
     places = [_find_part(run, part) for part in mixture.parts]
+    for path, item, _ in places:
+        checkpoint_reader.check_item_files(path, item)
     stored = [(place, checkpoint_reader.read_meta(place[0])) for place in places]
 
     def read(name: str) -> Iterator[np.ndarray]:

@@ -177,7 +177,7 @@ def _merge(run: SavedRun, argument: str) -> Mixture:
 
 def _positive(name: str, text: str) -> float:
     try:
-        value = float(text)
+        value = float(text if text.isascii() and "_" not in text else "")
     except ValueError as error:
         raise ValueError(f"{text!r} is not a number") from error
     require_positive(name, value)

@@ -319,6 +319,7 @@ def test_source_of_ones_own_has_its_fields_as_options(counter, command):
         (["--source=counter:Counter", "--size=1"], "size"),
         (["--source=counter:Counter", "--fraction"], "fraction"),
         (["--source=counter:Counter", "--fraction=much"], "--fraction"),
+        (["--source=counter:Counter", "--fraction=1", "--times=0"], "returns no part"),
         (["--source=counter:Counter", "--fraction=1", "--input=x"], "--input"),
         (["--source=builtin", "--times=1"], "--times"),
         (["--verify", "--source=counter:Counter", "--fraction=1"], "--source"),

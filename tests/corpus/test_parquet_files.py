@@ -48,7 +48,14 @@ def test_parts_divide_the_row_groups(tmp_path, monkeypatch, count):
 
 
 @pytest.mark.parametrize(
-    "kind", ["string", "large_string", "binary", "dictionary<values=string, indices=int32>"]
+    "kind",
+    [
+        "string",
+        "large_string",
+        "binary",
+        "large_binary",
+        "dictionary<values=string, indices=int32>",
+    ],
 )
 def test_kinds_of_text(tmp_path, kind):
     values = pyarrow.array(TEXTS[:9])

@@ -1,5 +1,6 @@
 """Sources of files: documents in order, in parts of bounded size."""
 
+import codecs
 import gzip
 import json
 
@@ -25,7 +26,8 @@ def test_lines_of_json_are_documents(tmp_path, name):
     compress = {"gz": gzip.compress, "zst": lambda x: pyarrow.compress(x, "zstd", asbytes=True)}
     content = compress.get(name.rpartition(".")[2], bytes)(content)
     (tmp_path / name).write_bytes(content)
-    (tmp_path / "b.jsonl").write_bytes(json_lines(["held out"], key="content"))
+    held_out = codecs.BOM_UTF8 + json_lines(["held out"], key="content")
+    (tmp_path / "b.jsonl").write_bytes(held_out)
     source = FileSource(str(tmp_path / "a*"), str(tmp_path / "b.jsonl"), text_field="content")
     assert read_documents(source) == {"train": TEXTS, "validation": ["held out"]}
 

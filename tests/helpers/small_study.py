@@ -41,6 +41,9 @@ run.mkdir(exist_ok=True)
 if how == "fails":
     print("some output")
     sys.exit("error: it broke")
+if how == "is killed":
+    print("step 5", flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
 if how == "rejects its configuration":
     print("error: invalid setting")
     sys.exit(2)

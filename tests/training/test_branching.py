@@ -401,6 +401,8 @@ def test_decay_is_made_at_a_named_point_of_a_usable_trunk(trunk, tmp_path):
     config = decay(f"{trunk}@1x")
     assert (config.branch_step, config.stop_rule.step) == (9, 10)
     assert (decay(f"{trunk}@18").branch_step, decay(f"{trunk}@18").horizon) == (18, 20)
+    with pytest.raises(InputError, match="from step 4 would be the last 10% of 4 steps"):
+        decay(f"{trunk}@4")
     copy = shutil.copytree(trunk, tmp_path / "trunk")
     for step in (9, 10, 18, 20):
         shutil.move(copy / "checkpoints" / str(step), tmp_path / str(step))

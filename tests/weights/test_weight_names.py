@@ -111,6 +111,8 @@ def test_smaller_error_limit_uses_more_checkpoints(run):
         ("f30", r"'f30'.* last, f6\.25, "),
         ("f=", "'f='"),
         ("f=x", "'x'"),
+        ("f=2_5", "'2_5'"),
+        ("f=٢٥", "'٢٥'"),
         ("f=nan", "f = nan"),
         ("f=1", "--max-error"),
         ("tail:0.3", "step 28.*--max-error"),

@@ -66,8 +66,9 @@ def _facts(results: Results) -> str:
     config, clock = next(iter(results.configs.values())), results.clock
     model, runs = config.model, results.runs
     finished = sum(x.state == "finished" for x in runs)
+    title = f": {title.rstrip('.')}" if (title := results.study.title) else ""
     return (
-        f"Study `{results.study.name}`: {results.study.title.rstrip('.')}. {model.layers} layers "
+        f"Study `{results.study.name}`{title}. {model.layers} layers "
         f"of width {model.width}, windows of {model.length} tokens, {config.batch_size} in an "
         f"update, a vocabulary of {model.vocab_size:,}. 1x is "
         f"{format_count(clock.tokens(clock.chinchilla_steps))} tokens, "

@@ -200,6 +200,8 @@ class LocalExecutor:
             log = log_file(self._study, task.run.name)
             cause = f"exit status {status}" if status >= 0 else f"signal {-status}"
             message = _last_line(log, process.log_size) or "no output"
+            if status < 0:  # its last line is of what it did before
+                message = "it was killed"
             failure = f"{message} ({cause}; log: {log})"
             self._failures[task.run.name] = failure
             self._print(f"FAILED   {task.run.name}, after {elapsed}: {failure}")

@@ -75,6 +75,15 @@ def test_failed_run_fails_its_branches_only(study, fake_training, capsys):
     assert started(root).count("constant-seed=1") == 1
 
 
+def test_last_line_of_a_killed_run_is_not_the_reason(study, fake_training, capsys):
+    file, _ = study("[]")
+    fake_training(constant_seed_0="is killed")
+    assert run(file) == 1
+    printed = capsys.readouterr().out
+    assert "it was killed (signal 9; log: " in printed
+    assert "step 5" not in printed
+
+
 def test_same_configuration_error_twice_ends_the_sweep(study, fake_training, capsys):
     file, root = study()
     fake_training(constant_seed_0="rejects its configuration")
