@@ -79,9 +79,12 @@ def prepare_libraries() -> None:
             "path"
         )
     os.environ.setdefault(_GCSFS_SETTING, "false")
-    # It would print the errors that it raises.
-    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
-    from fsspec import config
+    # They would print the errors that they raise, and those of reads ahead that nobody waits for.
+    for name in ("gcsfs", "fsspec"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    from fsspec import asyn, config
+
+    asyn.get_loop().set_exception_handler(lambda loop, context: None)
 
     # Listings are not cached, as other hosts write to the same directories.
     for name in ("gcs", "gs"):

@@ -1,6 +1,7 @@
 """Paths in buckets behave as `pathlib` does, and others are refused."""
 
 import contextlib
+import gc
 import itertools
 import pickle
 import re
@@ -111,6 +112,23 @@ def test_request_that_fails_hides_no_checkpoint(bucket_server, bucket, failing):
     with contextlib.suppress(OSError):
         assert checkpoint_listing.saved_steps(bucket) == [4, 8]
     assert next(count) > failing
+
+
+@pytest.mark.parametrize("failing", [2, 3, 4, 16])
+def test_read_that_fails_prints_nothing(bucket_server, bucket, caplog, failing):
+    """The 16th request reads ahead, and nobody waits for its answer."""
+    (bucket / "f").write_bytes(bytes(60_000_000))
+    count = itertools.count(1)
+    bucket_server.hook = lambda request: (
+        bucket_server.failures.append(403) if next(count) >= failing else None
+    )
+    with pytest.raises(OSError, match="Forbidden"), (bucket / "f").open("rb") as file:
+        while file.read(2_000_000):
+            pass
+    bucket_server.hook = lambda request: None
+    bucket_server.failures.clear()
+    gc.collect()
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("end", [b"", b"\r", b"\n", b"\r\n", b"\n\r", b"\r\r", b"\n\n"])
