@@ -114,6 +114,12 @@ def test_request_that_fails_hides_no_checkpoint(bucket_server, bucket, failing):
     assert next(count) > failing
 
 
+def read_in_pieces(path):
+    with path.open("rb") as file:
+        while file.read(2_000_000):
+            pass
+
+
 @pytest.mark.parametrize("failing", [2, 3, 4, 16])
 def test_read_that_fails_prints_nothing(bucket_server, bucket, caplog, failing):
     """The 16th request reads ahead, and nobody waits for its answer."""
@@ -122,9 +128,8 @@ def test_read_that_fails_prints_nothing(bucket_server, bucket, caplog, failing):
     bucket_server.hook = lambda request: (
         bucket_server.failures.append(403) if next(count) >= failing else None
     )
-    with pytest.raises(OSError, match="Forbidden"), (bucket / "f").open("rb") as file:
-        while file.read(2_000_000):
-            pass
+    with pytest.raises(OSError, match="Forbidden"):
+        read_in_pieces(bucket / "f")
     bucket_server.hook = lambda request: None
     bucket_server.failures.clear()
     gc.collect()
