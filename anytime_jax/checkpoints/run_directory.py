@@ -124,21 +124,33 @@ def check_stages(run_dir: Path, stages: Sequence[Mapping[str, Any]], step: int) 
             )
 
 
-def record_stages(
-    run_dir: Path, stages: Sequence[Mapping[str, Any]], step: int, config: Mapping[str, Any]
-) -> bool:
-    """Writes other stages to come, with the settings, into `run.json`; returns whether it has.
+def record_settings(run_dir: Path, about: Mapping[str, Any], step: int) -> bool:
+    """Writes the settings and paths of a run that resumes at `step` into `run.json`.
 
-    The entry "stage_changes" keeps what the stages were, and the step of each change.
+    Returns whether stages to come have changed. The entry "stage_changes" keeps what the stages
+    were, "evaluation_changes" what is evaluated since, each with the step of the change.
     """
     content = read_run_file(run_dir)
-    if content is None or stages_before(content["stages"]) == stages_before(stages):
+    if content is None:
         return False
-    changes = [*content.get("stage_changes", []), {"step": step, "was": content["stages"]}]
-    content |= {"stages": stages, "config": config, "stage_changes": changes}
-    with atomic_write(run_dir / RUN_FILE) as file:
-        file.write_text(json.dumps(content, indent=1), encoding="utf-8")
-    return True
+    new = {**content, **{name: about[name] for name in ("config", "data_paths", "set_paths")}}
+    if is_changed := stages_before(content["stages"]) != stages_before(about["stages"]):
+        changes = [*content.get("stage_changes", []), {"step": step, "was": content["stages"]}]
+        new |= {"stages": about["stages"], "stage_changes": changes}
+    if not is_same_evaluation([*evaluations(content), about["evaluated"]][-2:]):
+        changes = content.get("evaluation_changes", [])
+        new["evaluation_changes"] = [*changes, {"step": step, "now": about["evaluated"]}]
+    if (new := json.loads(json.dumps(new))) != content:
+        with atomic_write(run_dir / RUN_FILE) as file:
+            file.write_text(json.dumps(new, indent=1), encoding="utf-8")
+    return is_changed
+
+
+def evaluations(run_file: Mapping[str, Any] | None) -> list[Any]:
+    """Returns what a run has evaluated, from its first start to its last, as far as is known."""
+    run_file = run_file or {}
+    changes = run_file.get("evaluation_changes", [])
+    return [x for x in (run_file.get("evaluated"), *(x["now"] for x in changes)) if x]
 
 
 def stages_before(
@@ -152,17 +164,10 @@ def stages_before(
     ]
 
 
-def is_same_evaluation(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None) -> bool:
-    """Whether two entries "evaluated" of run files are of the same sets, under whatever names.
-
-    An entry that is missing, None, says nothing against it.
-    """
-    if a is None or b is None:
-        return True
-    (tokens, sets), (other_tokens, others) = (
-        (x["tokens"], sorted(map(list, x["sets"].values()))) for x in (a, b)
-    )
-    return (tokens, sets) == (other_tokens, others)
+def is_same_evaluation(evaluations: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether entries "evaluated" of run files are of the same sets, under whatever names."""
+    parts = [(x["tokens"], sorted(map(list, x["sets"].values()))) for x in evaluations]
+    return all(x == parts[0] for x in parts)
 
 
 def lock(

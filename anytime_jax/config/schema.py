@@ -548,6 +548,9 @@ def _resolve(settings: Settings) -> Config:
             allowed = "a point whose decay starts after the warmup"
             ok = clock.time(step) >= rate.warmup_end
             require(ok, "horizon", decay.horizon, allowed)
+            allowed = f"a point after the start of its decay, which is update {step:,}"
+            allowed += ", 90% of it" if branch_step is None else ""
+            require(clock.time(step) < end, "horizon", decay.horizon, allowed)
             rate = schedules.Decay(rate, clock.time(step), end, decay.floor, decay.shape)
     if is_seesaw:
         clock, rate = seesaw.grow(first, rate)

@@ -223,7 +223,10 @@ def _report_study(study: Study, arguments: argparse.Namespace, console: Console)
     files = report_page.write(out, title, summary, items, skipped, arguments.pdf)
     if arguments.pack:
         files.append(study_files.pack(study, out / study_files.ARCHIVE))
-    lines = [*warnings, *(f"skipped  {name}: runs not evaluated yet" for name in skipped)]
+    lines = [
+        *warnings,
+        *(f"skipped  {name}: no such runs, or none evaluated yet" for name in skipped),
+    ]
     lines += dict.fromkeys(f"note     {note}" for item in items.values() for note in item.notes)
     lines.append(f"{len(results.runs)} runs; {len(files)} files in {out}; the page: {files[0]}")
     for line in lines:

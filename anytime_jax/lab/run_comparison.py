@@ -10,7 +10,7 @@ from anytime_jax import plotting
 from anytime_jax.averaging import LIVE
 from anytime_jax.checkpoints import loss_figure
 from anytime_jax.checkpoints.loss_table import weight_labels
-from anytime_jax.checkpoints.run_directory import is_same_evaluation, read_run_file
+from anytime_jax.checkpoints.run_directory import evaluations, is_same_evaluation, read_run_file
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count
 from anytime_jax.lab.monitor.run_snapshot import Snapshot
@@ -44,9 +44,9 @@ def describe(runs: Sequence[Snapshot]) -> Iterator[str | Table]:
         yield from tables
     else:
         yield f"  no run was evaluated after the same number of tokens as {names[0]}"
-    evaluated = [(read_run_file(run.run_dir) or {}).get("evaluated") for run in runs]
-    for name, other in zip(names[1:], evaluated[1:], strict=True):
-        if not is_same_evaluation(evaluated[0], other):
+    first, *others = (evaluations(read_run_file(run.run_dir)) for run in runs)
+    for name, other in zip(names[1:], others, strict=True):
+        if not is_same_evaluation([*first, *other]):
             yield f"  {name}: its losses are of other validation sets, weights or tokens"
     for name, run in zip(names, runs, strict=True):
         yield from (f"  {name}: {warning}" for warning in run.warnings)

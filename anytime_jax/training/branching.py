@@ -70,6 +70,10 @@ def decay_settings(directory: str, point: str = "", trust: Trust = NOBODY) -> di
     if trunk.horizon is not None:
         raise InputError(f"{directory} has a schedule with an end: {trunk.schedule.name}")
     at, horizon = _decay_points(directory, point, trunk)
+    clock = trunk.clock
+    step = clock.step_at(at) if at else clock.branch_step(clock.step_at(horizon))
+    path = checkpoint_listing.checkpoint_path(storage_path(directory), step)
+    trunk = _settings_at(path, trunk, trust)
     settings = trunk.to_dict()
     if trunk.branch.data:  # the trunk is a branch itself
         settings["data"]["mixture"] = mixture_setting(trunk.stages, trunk.sources)
@@ -91,6 +95,14 @@ def decay_settings(directory: str, point: str = "", trust: Trust = NOBODY) -> di
         "branch": {"from_run": directory, "at": at},
         "decay": {"horizon": horizon},
     }
+
+
+def _settings_at(path: Path, run: Config, trust: Trust) -> Config:
+    """Returns the settings of a run at a checkpoint, those of `run` if it is not readable."""
+    try:
+        return build_saved(checkpoint_reader.read_meta(path)["config"], str(path), trust)
+    except RunError:
+        return run
 
 
 def _replace(value: Any, paths: Mapping[str, str]) -> Any:
@@ -149,7 +161,7 @@ def find_trunk(config: Config, resumes: bool) -> Trunk | None:
         if saved and not _is_readable(path):
             return Trunk(path, step, str(saved.get("checkpoint")), None)
     trunk, _ = read_run(config.branch.from_run, "config.branch.from_run", config.packages())
-    check_inheritance(config, trunk, step)
+    check_inheritance(config, _settings_at(path, trunk, config.packages()), step)
     _check_saved(config, from_run, step)
     meta = checkpoint_reader.read_meta(path)
     return Trunk(path, step, meta["digest"], meta)

@@ -271,10 +271,10 @@ def _claim(
         if processes.is_primary():
             confirm = stack.enter_context(run_directory.lock(run_dir, say))
             run_directory.initialize(run_dir, plan.identity, about)
-            if run_directory.record_stages(run_dir, plan.stages, plan.step, about["config"]):
+            if run_directory.record_settings(run_dir, about, plan.step):
                 say(f"stages   changed from {config.clock.describe(plan.step)} on, and recorded")
-            began = run_directory.read_run_file(run_dir) or {}
-            if not run_directory.is_same_evaluation(began.get("evaluated"), plan.evaluated):
+            began = run_directory.evaluations(run_directory.read_run_file(run_dir))[:1]
+            if not run_directory.is_same_evaluation([*began, plan.evaluated]):
                 say(
                     "eval     other validation sets, weights or tokens than when the run began: "
                     "its losses from here on are of those"

@@ -120,7 +120,7 @@ def test_damaged_run_file_is_one_short_line(content, tmp_path):
 def test_evaluations_are_compared_by_text_and_weight():
     one = {"tokens": 64, "sets": {"web": ["a", 0.5], "code": ["b", 0.5]}}
     renamed = {"tokens": 64, "sets": {"mine": ["b", 0.5], "other": ["a", 0.5]}}
-    assert run_directory.is_same_evaluation(one, renamed)
-    assert run_directory.is_same_evaluation(one, None)
+    assert run_directory.is_same_evaluation([one, renamed])
+    assert run_directory.is_same_evaluation([])
     for change in ({"tokens": "all"}, {"sets": {"web": ["a", 1.0]}}):
-        assert not run_directory.is_same_evaluation(one, {**one, **change})
+        assert not run_directory.is_same_evaluation([one, {**one, **change}])

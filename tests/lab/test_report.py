@@ -2,8 +2,10 @@
 
 import dataclasses
 import html.parser
+import json
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 import synthetic_study
@@ -192,6 +194,13 @@ def test_several_runs_are_compared_after_equally_many_tokens(tmp_path, command):
     assert live.text()[0][1:] == ["a", "b", "b minus a"]
     assert [row[3] for row in live.text()[1:]] == ["+0.0000"] * 2
     assert [row[3] for row in best.text()[1:]] == ["+0.0800"] * 2
+    assert "other validation sets" not in out
+    file = Path(other.run_dir) / "run.json"
+    content = json.loads(file.read_text())
+    now = {"tokens": 64, "sets": {"web": ["a", 1.0]}}
+    content["evaluation_changes"] = [{"step": 240, "now": now}]
+    file.write_text(json.dumps({**content, "evaluated": {**now, "tokens": 128}}))
+    assert "b: its losses are of other validation sets" in command(report, *runs)[1]
     page = (tmp_path / "out" / "report.html").read_text()
     assert all(table.to_html() in page for table in (last, live, best))
     assert "b minus a" in out

@@ -390,6 +390,23 @@ def test_decay_of_an_inverse_square_root_starts_at_its_rate(whole, dataset, tmp_
     assert read_meta(tmp_path / "run" / "checkpoints" / "10")["step"] == 10
 
 
+def test_decay_has_the_settings_of_its_checkpoint(trunk, dataset, second, tmp_path):
+    """A resume may change averages and validation sets."""
+    copy = shutil.copytree(trunk, tmp_path / "trunk")
+    sets = {"other": str(second.path)}
+    _, output = start(copy, dataset, stop="3x", **TRUNK, averages=("f3",), eval__sets=sets)
+    assert "other validation sets" in output
+    first, later = decay(f"{copy}@18"), decay(f"{copy}@30")
+    assert (first.averages, first.eval.sets) == (small_run.config("run").averages, ())
+    assert (later.averages, dict(later.eval.sets)) == (("f3",), sets)
+    loop.train(later, mesh=small_run.mesh())
+    (step, _, at_start), *_ = records(later.run_dir)
+    (last,) = (
+        values for step, _, values in records(copy) if step == 30 and "eval/f3/loss" in values
+    )
+    assert (step, at_start["eval/last/loss"]) == (30, last["eval/last/loss"])
+
+
 def test_decay_is_of_runs_without_an_end_only(branched, tmp_path):
     with pytest.raises(InputError, match="schedule with an end"):
         decay(branched[0])

@@ -44,7 +44,7 @@ def write(
     sections = [_section(name, item, files[name]) for name, item in items.items()]
     if skipped:
         names = f"<p>{escape(', '.join(skipped))}</p>\n"
-        sections.append(f"<h2>Skipped: runs not evaluated yet</h2>\n{names}")
+        sections.append(f"<h2>Skipped: no such runs, or none evaluated yet</h2>\n{names}")
     body = f"{about}<nav>\n{links}</nav>\n{''.join(sections)}"
     text = html_page.make_page(title, body)
     with atomic_write(page) as part:
