@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import os
 import shlex
 import sys
@@ -25,7 +26,7 @@ from anytime_jax.commands import command_line
 from anytime_jax.commands.command_line import positive_int
 from anytime_jax.config import fields
 from anytime_jax.config.kinds import EVERY_PACKAGE, explain_errors
-from anytime_jax.corpus.preparation import RemainingWork, prepare_share
+from anytime_jax.corpus.preparation import RemainingWork, has_changed, prepare_share
 from anytime_jax.corpus.preparation_lock import Share
 from anytime_jax.corpus.sources import SOURCES, Source
 from anytime_jax.corpus.verification import verify_dataset
@@ -162,8 +163,9 @@ def _prepare(arguments: argparse.Namespace) -> str:
     if vocabulary is None:
         vocabulary = arguments.train_vocabulary
     source, output, workers = _source(arguments), arguments.output, arguments.workers
-    own_errors = explain_errors([type(source).__module__], but=(InputError, RunError, OSError))
-    with own_errors, _progress_display() as progress:
+    known = (InputError, RunError, OSError)
+    own_errors = functools.partial(explain_errors, [type(source).__module__], but=known)
+    with own_errors(), _progress_display() as progress:
         info = prepare_share(
             source,
             output,
@@ -181,9 +183,16 @@ def _prepare(arguments: argparse.Namespace) -> str:
             f"{rest if info.parts_left else 'and so are all others'}; the same command without "
             "--share completes the dataset"
         )
+    notes = _notes(info)
+    with contextlib.suppress(*known), own_errors():  # the text may be gone
+        if existed and has_changed(source, info):
+            notes.append(
+                "note: the input has other files now than this dataset was made of: to read them, "
+                "give another --output, or remove the dataset first"
+            )
     state = "already prepared" if existed else f"ready in {time.monotonic() - start:.1f} s"
     program = arguments.program.rpartition(" ")[0]
-    lines = [_summary(info), f"{state}: {info.path}", *_notes(info)]
+    lines = [_summary(info), f"{state}: {info.path}", *notes]
     if arguments.config:
         words = [f"--config={arguments.config[0]}", *arguments.overrides]
         if "--output" in arguments.given:

@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from anytime_jax.corpus.document_files import LIST_MARK
 from anytime_jax.corpus.preparation_lock import (
     Share,
     WorkDirectory,
@@ -162,12 +163,28 @@ def prepare_share(
             return RemainingWork(len(tasks), left)
         _check_splits(work, parts, results)
         info = _describe(work, settings, own_vocabulary, bos_id, results)
+        info = dataclasses.replace(info, input_digest=_digest(parts))
         names = {part.name for part in itertools.chain(*info.parts.values())}
         for directory in (path for split in SPLITS for path in output.glob(f"{split}/*")):
             if f"{directory.parent.name}/{directory.name}" not in names:
                 remove_directory(directory)  # the input has changed since
         save_metadata(info, work.scratch)
     return load_dataset(output)
+
+
+def has_changed(source: Source, info: DatasetInfo) -> bool:
+    """Returns whether a source has other files, or files of other sizes, than a dataset of it had.
+
+    Raises an InputError if there is nothing to read. Input at addresses is not listed.
+    """
+    names = [str(x) for x in source.settings().values()]
+    if not info.input_digest or any(is_address(x) or x.startswith(LIST_MARK) for x in names):
+        return False
+    return info.input_digest != _digest(source.parts())
+
+
+def _digest(parts: Sequence[Part]) -> str:
+    return json_digest([part.identity for part in parts])
 
 
 def _bos_id(vocabulary: Vocabulary, bos: Bos | None) -> int | None:

@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,7 @@ class DatasetInfo:
       parts: arrays of tokens of each split, in order.
       bos_id: id of the token that begins every document, None for none.
       null_records: records of the input without a text, which were left out.
+      input_digest: digest of the names and sizes of the input; empty if it is unknown.
     """
 
     path: Path
@@ -80,6 +81,7 @@ class DatasetInfo:
     parts: Mapping[str, tuple[PartInfo, ...]]
     null_records: int = 0
     bos_id: int | None = None
+    input_digest: str = ""
 
     @property
     def vocabulary_path(self) -> Path:
@@ -91,6 +93,12 @@ class DatasetInfo:
         """Digest of vocabulary and tokens: the identity of the data of a run."""
         tokens = {split: [part.sha256 for part in parts] for split, parts in self.parts.items()}
         return json_digest([self.vocabulary_sha256, tokens])
+
+
+def data_fingerprint(datasets: Sequence[DatasetInfo]) -> str:
+    """Returns the fingerprint of a dataset, or of several that a run reads at once."""
+    fingerprints = [x.fingerprint for x in datasets]
+    return fingerprints[0] if len(fingerprints) == 1 else json_digest(fingerprints)
 
 
 def load_dataset(path: str | os.PathLike[str] | Path, prepare_hint: str = "") -> DatasetInfo:

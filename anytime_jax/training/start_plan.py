@@ -11,8 +11,7 @@ from anytime_jax.config.fields import flatten
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.config.run_stages import MODEL_FIELDS, describe_weights
 from anytime_jax.config.schema import Config
-from anytime_jax.data.dataset_info import DatasetInfo
-from anytime_jax.storage.json_files import json_digest
+from anytime_jax.data.dataset_info import DatasetInfo, data_fingerprint
 from anytime_jax.training import preflight
 from anytime_jax.training.branching import Trunk
 from anytime_jax.training.pretrained import Pretrained
@@ -84,9 +83,7 @@ class Plan:
     @property
     def _fingerprint(self) -> str:
         """The fingerprint of the data of the first stage."""
-        sources = [self.datasets[name] for name, _ in self.config.stages[0].weights]
-        fingerprints = [x.fingerprint for x in sources]
-        return fingerprints[0] if len(sources) == 1 else json_digest(fingerprints)
+        return data_fingerprint([self.datasets[name] for name, _ in self.config.stages[0].weights])
 
     @property
     def stages(self) -> list[dict[str, Any]]:

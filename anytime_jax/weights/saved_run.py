@@ -4,7 +4,9 @@ The run may still be training; nothing in its directory is changed.
 """
 
 import concurrent.futures
+import contextlib
 import dataclasses
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -29,6 +31,7 @@ from anytime_jax.weights.post_hoc_averages import Mixture, StoredWeights
 
 _THREADS = 8  # which read an array each
 _PARTS = 16  # of an array that is a sum
+_DELETION_SECONDS = 0.5  # in which a run deletes a checkpoint
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,16 +189,19 @@ def read_layers(run: SavedRun, mixture: Mixture) -> dict[str, Iterator[np.ndarra
     compared when it ends.
     """
     places = [_find_part(run, part) for part in mixture.parts]
-    for path, item, _ in places:
-        checkpoint_reader.check_item_files(path, item)
-    stored = [(place, checkpoint_reader.read_meta(place[0])) for place in places]
+    with _explain_deletion(run, mixture):
+        for path, item, _ in places:
+            checkpoint_reader.check_item_files(path, item)
+        stored = [(place, checkpoint_reader.read_meta(place[0])) for place in places]
 
     def read(name: str) -> Iterator[np.ndarray]:
         layers = (
             checkpoint_reader.read_layers(path, meta, item, prefix + name)
             for (path, item, prefix), meta in stored
         )
-        return (mix(parts, mixture.coefficients) for parts in zip(*layers, strict=True))
+        with _explain_deletion(run, mixture):
+            for parts in zip(*layers, strict=True):
+                yield mix(parts, mixture.coefficients)
 
     (_, item, prefix), meta = stored[0]
     names = [name for name in meta["checksums"][item] if name.startswith(prefix)]
@@ -257,6 +263,18 @@ def _stored(meta: checkpoint_reader.Meta, config: Config) -> list[StoredWeights]
         rule = config.averaging_rules[label]
         stored.append(StoredWeights(step, label, rule, since.get(label, 0)))
     return stored
+
+
+@contextlib.contextmanager
+def _explain_deletion(run: SavedRun, mixture: Mixture) -> Iterator[None]:
+    """Says of a checkpoint that cannot be read in the block that the run has deleted it, if so."""
+    try:
+        yield
+    except RunError:
+        time.sleep(_DELETION_SECONDS)
+        for part in mixture.parts:
+            _find_part(run, part)
+        raise
 
 
 def _find_part(run: SavedRun, part: StoredWeights) -> tuple[Path, str, str]:

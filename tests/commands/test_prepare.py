@@ -52,6 +52,13 @@ def test_summary_is_printed(text, tmp_path, command):
     status, out, _ = command(prepare, *words)
     assert (status, out.splitlines()[2]) == (0, f"already prepared: {output}")
     assert out.splitlines()[3:] == summary[3:]
+    content = text.read_text()
+    text.write_text(content + "\n" + content.splitlines()[0])
+    status, out, _ = command(prepare, *words)
+    assert (status, out.count("note: the input has other files now")) == (0, 1)
+    text.unlink()
+    status, out, _ = command(prepare, *words)
+    assert (status, out.splitlines()[3:]) == (0, summary[3:])
 
     files, changed = read_files(output), output.stat().st_mtime_ns
     status, out, _ = command(prepare, "--verify", f"--output={output}")

@@ -113,9 +113,14 @@ def test_average_added_later_has_its_first_step(run, whole, dataset, tmp_path):
 def test_checkpoint_deleted_after_open_is_reported(run, tmp_path):
     copied = shutil.copytree(run, tmp_path / "run")
     saved = open_run(copied)
+    mixture = Mixture((saved.weights["f25"],))
+    layers = read_layers(saved, mixture)
     shutil.rmtree(copied)
-    with pytest.raises(RunError, match="step 40"):
-        load_weights(saved, Mixture((saved.weights["f25"],)))
+    with pytest.raises(RunError, match="has deleted the checkpoint of step 40"):
+        load_weights(saved, mixture)
+    for array in layers.values():
+        with pytest.raises(RunError, match="has deleted the checkpoint of step 40"):
+            next(array)
 
 
 def test_damaged_metadata_is_reported_or_skipped(run, tmp_path):

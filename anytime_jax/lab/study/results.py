@@ -29,6 +29,7 @@ from anytime_jax.config.fields import flatten
 from anytime_jax.config.schema import Config
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.lab.study.plan import Study, StudyRun
+from anytime_jax.lab.study.tasks import check_evaluation
 
 COSINE = "cosine"  # the schedule of the envelope
 _NOT_COMPARED = re.compile(r"(data\.)?seed$|branch\.|decay\.|schedule\.(kind|horizon|start)$")
@@ -210,6 +211,7 @@ def _build_config(run: StudyRun) -> Config:
 def _check_comparable(study: Study, configs: Sequence[Config]) -> None:
     """Checks that run directories hold their runs, which share clock, validation text and data."""
     clocks, tokens, data = {}, {}, {}  # maps each value to the first run that has it
+    evaluated: dict[str, str] = {}
     for run, config in zip(study.runs, configs, strict=True):
         clocks.setdefault(dataclasses.replace(config.clock, growth=()), run.name)
         tokens.setdefault(config.eval.tokens, run.name)
@@ -225,6 +227,7 @@ def _check_comparable(study: Study, configs: Sequence[Config]) -> None:
                 f"{run.run_dir} holds another run than {run.name} ({'; '.join(differences)}): "
                 "choose another run_dir, or take the run out of the study"
             )
+        check_evaluation(run, config, evaluated)
         if identity and not config.branch.data:
             data.setdefault(identity.get("data.fingerprint"), run.name)
     for what, runs in (

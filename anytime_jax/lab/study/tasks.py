@@ -2,7 +2,8 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_d
 from anytime_jax.checkpoints.metric_records import is_evaluated
 from anytime_jax.checkpoints.retention import checkpoint_bytes, retention_policy
 from anytime_jax.config.schema import Config
+from anytime_jax.data.dataset_info import data_fingerprint, load_dataset
 from anytime_jax.errors import InputError
 from anytime_jax.lab.study.plan import Study, StudyRun
 from anytime_jax.models import flops
@@ -101,12 +103,14 @@ def make_tasks(study: Study, packed: Collection[str] = ()) -> list[StudyTask]:
     its trunk, or a run directory belongs to another run.
     """
     tasks: dict[str, StudyTask] = {}
-    # The keys are fingerprints of data, the values the first run trained on them.
+    # The keys are fingerprints of data, and what was evaluated; the values are the first such runs.
     fingerprints: dict[str, str] = {}
+    evaluated: dict[str, str] = {}
     for run in study.runs:
         task = dataclasses.replace(read_task(study, run), is_packed=run.name in packed)
         with _naming(study, run):
             _check_directory(task, fingerprints)
+            check_evaluation(run, task.config, evaluated)
             if task.step > task.stop_step and not task.is_finished:
                 raise InputError(
                     f"{run.run_dir} is at step {task.step:,}, and was not evaluated at its stop, "
@@ -114,6 +118,8 @@ def make_tasks(study: Study, packed: Collection[str] = ()) -> list[StudyTask]:
                 )
             _check_trunk(task, tasks.get(run.trunk) if run.trunk else None)
         tasks[run.name] = task
+    for fingerprint, name in fingerprints.items():
+        _check_data(study, [x for x in tasks.values() if not x.is_finished], fingerprint, name)
     return list(tasks.values())
 
 
@@ -158,6 +164,47 @@ def _check_directory(task: StudyTask, fingerprints: dict[str, str]) -> None:
             "directories away"
         )
     run_directory.check_identity(task.run.run_dir, expected_identity(task, saved, fingerprint))
+
+
+def check_evaluation(run: StudyRun, config: Config, evaluated: dict[str, str]) -> None:
+    """Checks that a run was evaluated on what the study says, and on what its other runs were.
+
+    `evaluated` has the name of the first run by what it was evaluated on; the run is added.
+    """
+    for entry in run_directory.evaluations(run_directory.read_run_file(run.run_dir)):
+        if entry["tokens"] != config.eval.tokens:
+            raise InputError(
+                f"{run.run_dir} was evaluated with eval.tokens = {entry['tokens']}, the study has "
+                f"{config.eval.tokens}: set it back, or move the run directory away"
+            )
+        if config.branch.data:
+            continue
+        evaluated.setdefault(json.dumps(sorted(map(list, entry["sets"].values()))), run.name)
+        if len(evaluated) > 1:
+            raise InputError(
+                f"{run.run_dir} was evaluated on other validation sets or with other weights than "
+                f"{next(iter(evaluated.values()))}: losses are compared on the same text; set "
+                "eval.sets and eval.weights, or move the run directory away"
+            )
+
+
+def _check_data(study: Study, tasks: Iterable[StudyTask], fingerprint: str, name: str) -> None:
+    """Checks that the data of runs to train are those on which the run `name` was trained."""
+    for paths in dict.fromkeys(_data_paths(x.config) for x in tasks if not x.config.branch.data):
+        try:
+            found = data_fingerprint([load_dataset(path) for path in paths])
+        except InputError:
+            continue  # it is not prepared here, which training says
+        if found != fingerprint:
+            raise InputError(
+                f"study {study.name}: the data at {', '.join(paths)} (fingerprint {found[:12]}) "
+                f"are not those on which {name} was trained ({fingerprint[:12]}): losses are "
+                "compared on one dataset; set its path back, or move the run directories away"
+            )
+
+
+def _data_paths(config: Config) -> tuple[str, ...]:
+    return tuple(config.sources[name] for name, _ in config.stages[0].weights)
 
 
 def expected_identity(

@@ -1,5 +1,8 @@
 """Tasks: what makes a study invalid."""
 
+import json
+import shutil
+
 import pytest
 from small_study import study_fixture, write_run  # noqa: F401
 
@@ -123,3 +126,40 @@ def test_runs_on_two_data_sets_are_rejected(study):
     write_run(second, fingerprint="abd")
     with pytest.raises(InputError, match=r"constant-seed=1: .*data"):
         make(file)
+
+
+def test_runs_are_evaluated_on_one_text(study):
+    file, _ = study()
+    first, second, *_ = tasks = make(file)
+    for task in (first, second):
+        write_run(task)
+    tokens = tasks[0].config.eval.tokens
+    entry = {"tokens": tokens, "sets": {"web": ["a", 1.0]}}
+    for changed, message in (
+        ({}, ""),
+        ({"tokens": 2 * tokens}, f"eval.tokens = {2 * tokens}, the study has {tokens}"),
+        ({"sets": {"web": ["b", 1.0]}}, "other weights than constant-seed=0"),
+    ):
+        for task, value in ((first, entry), (second, {**entry, **changed})):
+            path = task.run.run_dir / "run.json"
+            path.write_text(json.dumps({**json.loads(path.read_text()), "evaluated": value}))
+        if message:
+            with pytest.raises(InputError, match=message):
+                make(file)
+        else:
+            make(file)
+
+
+def test_rest_of_a_study_is_trained_on_the_same_data(study, dataset):
+    file, _ = study(data=dataset.path)
+    first, *others = make(file)
+    write_run(first, fingerprint=dataset.fingerprint)
+    make(file)
+    shutil.rmtree(first.run.run_dir)
+    write_run(first, fingerprint="abc")
+    with pytest.raises(InputError, match="are not those on which constant-seed=0 was trained"):
+        make(file)
+    shutil.rmtree(first.run.run_dir)
+    for task in (first, *others):  # nothing is left to train
+        write_run(task, fingerprint="abc", stop_step=task.stop_step)
+    make(file)
