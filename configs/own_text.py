@@ -33,11 +33,10 @@ def get_config(dataset: str = "") -> ConfigDict:
     )
     config = quickstart.get_config()
     update_tokens = config.batch_size * config.model.length
-    tokens = 4 * config.chinchilla_tokens
     config.name = info.path.name
     config.data.path = dataset
     config.data.builtin_megabytes = 0.0
-    config.data.repeat = info.splits["train"].tokens < tokens + 2 * update_tokens
+    config.data.repeat = True
     config.model.length = _LENGTH
     config.model.vocab_size = info.vocab_size
     config.model.embedding_rows = info.vocab_size

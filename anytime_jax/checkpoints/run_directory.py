@@ -56,6 +56,13 @@ def run_id(run_dir: Path) -> str | None:
     return (read_run_file(run_dir) or {}).get("id")
 
 
+def is_other_run(run_dir: Path, id: str | None) -> bool:
+    """Returns whether a directory holds a run that is known not to be the one with an id."""
+    with contextlib.suppress(InputError):
+        return None not in (found := run_id(run_dir), id) and found != id
+    return False
+
+
 def check_identity(run_dir: Path, identity: Mapping[str, Any]) -> None:
     """Checks that a directory is new or belongs to the run, without changing it.
 

@@ -296,7 +296,10 @@ def _parse_line(line: bytes, text_field: str, place: str) -> str | None:
                 "file or fetch it again"
             ) from error
         raise InputError(f"{place} is not a JSON object ({error}); give one a line") from error
-    fields = record if isinstance(record, dict) else {}
+    if not isinstance(record, dict):
+        kind = _JSON_KINDS.get(type(record), "a text" if record else "null")
+        raise InputError(f"{place} is {kind}, not a JSON object; give one object a line")
+    fields: dict[str, Any] = record
     inside = text_field.split(".")
     for outer in [] if text_field in fields else inside[:-1]:
         fields = fields[outer] if isinstance(fields.get(outer), dict) else {}
@@ -310,8 +313,7 @@ def _parse_line(line: bytes, text_field: str, place: str) -> str | None:
             "the field that holds the text, or correct that line"
         )
     if not isinstance(text, str):
-        is_object = isinstance(record, dict) and record
-        content = format_value(sorted(record)) if is_object else type(record).__name__
+        content = format_value(sorted(record)) if record else "nothing"
         raise InputError(
             f"{place} has no text under {text_field!r} (it has {content}); name the field that "
             "holds the text"

@@ -45,6 +45,7 @@ from anytime_jax.formats.model_reader import (
 from anytime_jax.models import decoder
 from anytime_jax.storage.atomic import atomic_directory
 from anytime_jax.storage.failures import check_directory
+from anytime_jax.storage.json_files import load_json
 
 _PROMPT_TOKENS = 32
 _MOST_BYTES = 5_000_000_000  # of a file of weights, as transformers splits them
@@ -71,10 +72,14 @@ def check_output(directory: Path, overwrite: bool) -> None:
             f"--output={directory} is not an exported model (no {PROVENANCE}) and is not "
             "overwritten: choose another directory"
         )
-    if other := next((x for x in directory.iterdir() if x.is_dir()), None):
+    try:
+        exported = {PROVENANCE, *load_json(directory / PROVENANCE).get(DIGESTS, ())}
+    except (OSError, ValueError, AttributeError, TypeError):
+        exported = {PROVENANCE}
+    if other := next((x for x in directory.iterdir() if x.name not in exported), None):
         raise InputError(
-            f"--output={directory} contains {other.name}, a directory that --overwrite would "
-            "delete: choose another, or move it away"
+            f"--output={directory} contains {other.name}, which no export wrote there and "
+            "--overwrite would delete: choose another directory, or move it away"
         )
 
 

@@ -27,20 +27,22 @@ _SAME_RATE = 1e-6  # relative
 class Trunk:
     """The checkpoint that a branch starts from.
 
-    `digest` is that of its meta, which has the checksums of all arrays. `meta` is None if the trunk
-    is gone, which a branch with checkpoints of its own no longer needs.
+    `digest` is that of its meta, which has the checksums of all arrays; `run_id` is the trunk's
+    `run_directory.run_id`. `meta` is None if the trunk is gone, which a branch with checkpoints of
+    its own no longer needs.
     """
 
     path: Path
     step: int
     digest: str
+    run_id: str | None
     meta: checkpoint_reader.Meta | None
 
     @property
     def provenance(self) -> dict[str, Any]:
         """The entry about the trunk in a branch's run file."""
         from_run = str(self.path.parent.parent)
-        place = {"step": self.step, "checkpoint": self.digest}
+        place = {"step": self.step, "checkpoint": self.digest, "run_id": self.run_id}
         return {"from_run": from_run, **place}
 
 
@@ -158,13 +160,13 @@ def find_trunk(config: Config, resumes: bool) -> Trunk | None:
     if resumes:
         own = run_directory.read_run_file(run_dir)
         saved = own and own.get("branch")
-        if saved and not _is_readable(path):
-            return Trunk(path, step, str(saved.get("checkpoint")), None)
+        if saved and _is_gone(path, saved):
+            return Trunk(path, step, str(saved.get("checkpoint")), saved.get("run_id"), None)
     trunk, _ = read_run(config.branch.from_run, "config.branch.from_run", config.packages())
     check_inheritance(config, _settings_at(path, trunk, config.packages()), step)
     _check_saved(config, from_run, step)
     meta = checkpoint_reader.read_meta(path)
-    return Trunk(path, step, meta["digest"], meta)
+    return Trunk(path, step, meta["digest"], run_directory.run_id(from_run), meta)
 
 
 def check_data(
@@ -266,10 +268,13 @@ def _check_saved(config: Config, from_run: Path, step: int) -> None:
     )
 
 
-def _is_readable(path: Path) -> bool:
-    """Whether the meta of a checkpoint and the run file of its run are intact."""
+def _is_gone(path: Path, saved: Mapping[str, Any]) -> bool:
+    """Whether a trunk's checkpoint cannot be read, or another run has taken the trunk's place."""
+    trunk = path.parent.parent
     try:
         checkpoint_reader.read_meta(path)
     except RunError:
-        return False
-    return (path.parent.parent / run_directory.RUN_FILE).is_file()
+        return True
+    is_replaced = run_directory.is_other_run(trunk, saved.get("run_id"))
+    is_replaced &= saved.get("from_run") == str(trunk)
+    return is_replaced or not (trunk / run_directory.RUN_FILE).is_file()

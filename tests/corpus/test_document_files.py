@@ -31,7 +31,6 @@ BAD_LINES = {
     "latin-1": (LINES[0] + LINES[1] + b'{"text": "caf\xe9"}\n', 3),
     "utf-16": (UTF_16, 0),
     "utf-16 without a mark": (UTF_16[2:], 1),
-    "byte order mark": (b"\xef\xbb\xbf" + WHOLE, 1),
     "no field": (LINES[0] + b'{"body": "x"}\n', 2),
     "number": (LINES[0] + b'{"text": 5}\n', 2),
     "list in a line": (b'["text"]\n', 1),
@@ -90,6 +89,14 @@ def test_text_that_is_another_value_is_named(tmp_path, value, kind):
     (tmp_path / "a.jsonl").write_text(f'{{"text": {value}}}\n')
     assert f"has {kind}" in read_error(tmp_path)
     assert "under 'text', which is not text" in read_error(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"), [('[{"text": "x"}]', "a list"), ("5", "a number"), ("null", "null")]
+)
+def test_line_that_is_no_object_is_named(tmp_path, line, kind):
+    (tmp_path / "a.jsonl").write_text(f"{line}\n")
+    assert f"line 1 is {kind}, not a JSON object; give one object a line" in read_error(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json.gz", "a.jsonl.zst"])

@@ -133,12 +133,20 @@ def test_overwrite_replaces_exports_only(tmp_path):
     assert (other / "thesis.tex").read_text() == "years"
 
 
-def test_overwrite_keeps_directories_inside(tmp_path):
-    create(tmp_path / "model")
-    create(tmp_path / "model" / "another")
+def test_overwrite_keeps_what_no_export_wrote(tmp_path):
+    model = tmp_path / "model"
+    create(model)
+    (model / "weights").touch()
+    model_writer.write_provenance(model, {})
+    create(model, overwrite=True)
+    create(model / "another")
     with pytest.raises(InputError, match="another"):
-        create(tmp_path / "model", overwrite=True)
-    assert (tmp_path / "model" / "another" / PROVENANCE).is_file()
+        create(model, overwrite=True)
+    (model / "another").rename(tmp_path / "another")
+    (model / "README.md").write_text("mine")
+    with pytest.raises(InputError, match=r"README\.md, which no export wrote"):
+        create(model, overwrite=True)
+    assert (model / "README.md").read_text() == "mine"
 
 
 def test_output_may_be_a_link_or_a_dot(tmp_path, monkeypatch):

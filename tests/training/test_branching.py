@@ -140,7 +140,8 @@ def test_branch_records_its_trunk(branched, trunk):
     digest = read_meta(trunk / "checkpoints" / "18")["digest"]
     about = json.loads((branching / "run.json").read_text())
     place = {"step": 18, "checkpoint": digest}
-    assert about["branch"] == {"from_run": str(trunk), **place}
+    trunk_id = json.loads((trunk / "run.json").read_text())["id"]
+    assert about["branch"] == {"from_run": str(trunk), **place, "run_id": trunk_id}
     assert about["identity"]["branch.checkpoint"] == digest
     assert read_meta(branching / "checkpoints" / "20")["config"]["branch"]["from_run"] == str(trunk)
 
@@ -165,11 +166,13 @@ def test_branch_with_same_schedule_equals_trunk(trunk, longer, dataset, tmp_path
 
 
 @pytest.mark.parametrize("updates", [pytest.param(0, marks=pytest.mark.slow), 1])
-def test_branch_resumes_without_its_trunk(updates, branched, trunk, dataset, tmp_path):
+def test_branch_resumes_without_its_trunk(updates, branched, trunk, longer, dataset, tmp_path):
     mine = shutil.copytree(trunk, tmp_path / "trunk")
     outcome, _ = leave(tmp_path / "cut", mine, dataset, interrupted=after(updates))
     assert outcome == Outcome(18 + updates, "interrupted")
     shutil.rmtree(mine)
+    leave(tmp_path / "cut", mine, dataset, **{**DECAY, "decay__horizon": "2x", "stop": "19 steps"})
+    shutil.copytree(longer, mine)  # another run takes the trunk's place
     leave(tmp_path / "cut", mine, dataset)
     assert bits(tmp_path / "cut", 20) == bits(branched[0], 20)
 

@@ -20,6 +20,7 @@ from anytime_jax.lab.forecast.loss_history import LossHistory
 from anytime_jax.lab.monitor import run_snapshot
 from anytime_jax.lab.study import study_files
 from anytime_jax.lab.study.plan import StudyRun
+from anytime_jax.storage.paths import storage_path
 
 
 class NoLossError(InputError):
@@ -50,8 +51,11 @@ def read(
     name, config, data, branch = run_snapshot.read_settings(run_dir, trust)
     rows = read_records(run_dir, warn)
     if branch is not None:
-        trunk, step = branch
-        rows = [row for row in read_records(trunk, warn) if row.step <= step] + rows
+        trunk, step, trunk_id = branch
+        if run_directory.is_other_run(storage_path(trunk), trunk_id):
+            warn(f"{trunk} is another run now than the trunk: the losses before are left out")
+        else:
+            rows = [row for row in read_records(trunk, warn) if row.step <= step] + rows
     return RecordedRun(name, config, data, from_rows(config, rows))
 
 

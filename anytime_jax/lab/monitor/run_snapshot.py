@@ -33,14 +33,14 @@ _EVALUATIONS = 12  # rows of the table
 class RunSettings(NamedTuple):
     """Settings from the `run.json` of a run.
 
-    `data` is the fingerprint of its data, "" if unknown; `branch` has the directory of the trunk
-    and the step at which the run left it, None for a run that is not a branch.
+    `data` is the fingerprint of its data, "" if unknown; `branch` has the directory of the trunk,
+    the step at which the run left it and the trunk's id, None for a run that is not a branch.
     """
 
     name: str
     config: Config
     data: str
-    branch: tuple[str, int] | None
+    branch: tuple[str, int, str | None] | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,7 +186,7 @@ def read_settings(run_dir: Path, trust: Trust = NOBODY) -> RunSettings:
         name, branch = str(about["name"]), None
         config = schema.build_saved(about.get("config"), str(file), trust)
         if (origin := about.get("branch")) is not None:
-            branch = str(origin["from_run"]), operator.index(origin["step"])
+            branch = str(origin["from_run"]), operator.index(origin["step"]), origin.get("run_id")
     except InputError:
         raise
     except (ValueError, KeyError, TypeError) as error:

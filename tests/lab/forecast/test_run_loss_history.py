@@ -71,6 +71,21 @@ def test_branch_without_its_trunk_has_its_own_losses(root):
     assert evaluated(run_loss_history.read(root / BRANCH).history, "last")[0] == [1920]
 
 
+def test_branch_whose_trunk_was_replaced_has_its_own_losses(root):
+    for name, change in ((BRANCH, "branch"), (TRUNK, "")):
+        file = root / name / "run.json"
+        about = json.loads(file.read_text())
+        (about["branch"] if change else about).update({"run_id": "a", "id": "a"})
+        file.write_text(json.dumps(about))
+    steps = evaluated(run_loss_history.read(root / BRANCH).history, "last")[0]
+    assert len(steps) > 1
+    file.write_text(json.dumps({**about, "id": "b"}))
+    warnings = []
+    history = run_loss_history.read(root / BRANCH, warnings.append).history
+    assert evaluated(history, "last")[0] == [1920]
+    assert "is another run now than the trunk" in warnings[0]
+
+
 def test_averages_that_the_run_does_not_keep_are_left_out(root):
     config = run_loss_history.read(root / TRUNK).config
     row = Row(480, 1, {"eval/last/loss": 3.0, "eval/f7/loss": 2.0, "eval/f25/loss": 2.5})
