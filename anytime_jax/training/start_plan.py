@@ -18,6 +18,13 @@ from anytime_jax.training.pretrained import Pretrained
 from anytime_jax.training.step import Program
 
 
+def describe_evaluation(config: Config, sets: Mapping[str, DatasetInfo]) -> dict[str, Any]:
+    """Returns the entry "evaluated" of a run file, for the datasets of all validation sets."""
+    weights = config.set_weights
+    shares = {x: [y.fingerprint, weights[x]] for x, y in sets.items() if weights[x]}
+    return {"tokens": config.eval.tokens, "sets": shares}
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
     """A configuration with what was found for it, from which the run can start.
@@ -101,9 +108,7 @@ class Plan:
     @property
     def evaluated(self) -> dict[str, Any]:
         """What the mean loss of an evaluation is of, as JSON has it."""
-        weights = self.config.set_weights
-        sets = {x: [y.fingerprint, weights[x]] for x, y in self.sets.items() if weights[x]}
-        return {"tokens": self.config.eval.tokens, "sets": sets}
+        return describe_evaluation(self.config, self.sets)
 
     @property
     def about(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from anytime_jax.models.decoder import count_params
 from anytime_jax.storage.files import is_directory
 from anytime_jax.storage.paths import storage_path
 from anytime_jax.training import branching
+from anytime_jax.training.start_plan import describe_evaluation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,8 +120,8 @@ def make_tasks(study: Study, packed: Collection[str] = ()) -> list[StudyTask]:
                 )
             _check_trunk(task, tasks.get(run.trunk) if run.trunk else None)
         tasks[run.name] = task
-    for fingerprint, name in fingerprints.items():
-        _check_data(study, [x for x in tasks.values() if not x.is_finished], fingerprint, name)
+    to_train = [task for task in tasks.values() if not task.is_finished]
+    _check_data(study, to_train, fingerprints, evaluated)
     return list(tasks.values())
 
 
@@ -172,39 +174,58 @@ def check_evaluation(run: StudyRun, config: Config, evaluated: dict[str, str]) -
     `evaluated` has the name of the first run by what it was evaluated on; the run is added.
     """
     for entry in run_directory.evaluations(run_directory.read_run_file(run.run_dir)):
-        if entry["tokens"] != config.eval.tokens:
-            raise InputError(
-                f"{run.run_dir} was evaluated with eval.tokens = {entry['tokens']}, the study has "
-                f"{config.eval.tokens}: set it back, or move the run directory away"
-            )
+        _compare_evaluation(run, config, entry, evaluated)
+
+
+def _compare_evaluation(
+    run: StudyRun, config: Config, entry: Mapping[str, Any], evaluated: dict[str, str]
+) -> None:
+    if entry["tokens"] != config.eval.tokens:
+        raise InputError(
+            f"{run.run_dir} was evaluated with eval.tokens = {entry['tokens']}, the study has "
+            f"{config.eval.tokens}: set it back, or move the run directory away"
+        )
+    if config.branch.data:
+        return
+    evaluated.setdefault(json.dumps(sorted(map(list, entry["sets"].values()))), run.name)
+    if len(evaluated) > 1:
+        raise InputError(
+            "its validation sets or their weights are not those of "
+            f"{next(iter(evaluated.values()))}: losses are compared on the same text; correct "
+            "eval.sets and eval.weights, or move one of the run directories away"
+        )
+
+
+def _check_data(
+    study: Study,
+    tasks: Iterable[StudyTask],
+    fingerprints: Mapping[str, str],
+    evaluated: dict[str, str],
+) -> None:
+    """Checks that runs to train would have the data and the evaluations of those that exist."""
+    load = functools.cache(load_dataset)
+    for task in tasks:
+        config = task.config
         if config.branch.data:
             continue
-        evaluated.setdefault(json.dumps(sorted(map(list, entry["sets"].values()))), run.name)
-        if len(evaluated) > 1:
-            raise InputError(
-                f"{run.run_dir} was evaluated on other validation sets or with other weights than "
-                f"{next(iter(evaluated.values()))}: losses are compared on the same text; set "
-                "eval.sets and eval.weights, or move the run directory away"
-            )
-
-
-def _check_data(study: Study, tasks: Iterable[StudyTask], fingerprint: str, name: str) -> None:
-    """Checks that the data of runs to train are those on which the run `name` was trained."""
-    for paths in dict.fromkeys(_data_paths(x.config) for x in tasks if not x.config.branch.data):
         try:
-            found = data_fingerprint([load_dataset(path) for path in paths])
+            names = [name for name, _ in config.stages[0].weights]
+            found = data_fingerprint([load(config.sources[name]) for name in names])
+            sets = {name: load(path) for name, path in config.sets.items()}
         except InputError:
-            continue  # it is not prepared here, which training says
-        if found != fingerprint:
-            raise InputError(
-                f"study {study.name}: the data at {', '.join(paths)} (fingerprint {found[:12]}) "
-                f"are not those on which {name} was trained ({fingerprint[:12]}): losses are "
-                "compared on one dataset; set its path back, or move the run directories away"
-            )
-
-
-def _data_paths(config: Config) -> tuple[str, ...]:
-    return tuple(config.sources[name] for name, _ in config.stages[0].weights)
+            continue  # one is not prepared here, which training says
+        for fingerprint, first in fingerprints.items():
+            if found != fingerprint:
+                paths = ", ".join(config.sources[name] for name in names)
+                raise InputError(
+                    f"study {study.name}: the data at {paths} (fingerprint {found[:12]}) are not "
+                    f"those on which {first} was trained ({fingerprint[:12]}): losses are compared "
+                    "on one dataset; set its path back, or move the run directories away"
+                )
+        if not (task.run.run_dir / run_directory.RUN_FILE).exists():
+            with _naming(study, task.run):
+                entry = describe_evaluation(config, sets)
+                _compare_evaluation(task.run, config, entry, dict(evaluated))
 
 
 def expected_identity(
