@@ -12,6 +12,10 @@ class InputError(ValueError):
     """
 
 
+class InUseError(InputError):
+    """Another process has locked what is named."""
+
+
 class RunError(RuntimeError):
     """A failure of a run: a command prints the message and exits with status 1.
 

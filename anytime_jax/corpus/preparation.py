@@ -9,6 +9,7 @@ on any hosts that share the directory.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import io
@@ -147,10 +148,28 @@ def prepare_share(
         )
     if not (parts := source.parts()):
         raise InputError(f"{type(source).__name__}.parts() returns no part; give at least one")
+    try:
+        return _prepare_parts(output, settings, share, chosen, parts, bos, workers, progress)
+    except (InputError, OSError):
+        if info := _load_complete(output, settings):  # by another process, which has cleaned up
+            return info
+        raise
+
+
+def _prepare_parts(
+    output: Path,
+    settings: dict[str, Any],
+    share: Share | None,
+    vocabulary: Vocabulary | int | _Download,
+    parts: Sequence[Part],
+    bos: Bos | None,
+    workers: int | None,
+    progress: ProgressCallback | None,
+) -> RemainingWork | DatasetInfo:
     with lock_preparation(output, settings, share) as work:
         if info := _load_complete(output, settings):  # another process has just completed it
             return info
-        own_vocabulary = _place_vocabulary(work, chosen, parts)
+        own_vocabulary = _place_vocabulary(work, vocabulary, parts)
         bos_id = _bos_id(own_vocabulary, bos)
         tasks = [
             _TokenizePart(part, index, len(parts), own_vocabulary.sha256, bos_id, work)
@@ -207,7 +226,8 @@ def _load_complete(output: Path, settings: dict[str, Any]) -> DatasetInfo | None
     info = load_dataset(output)
     check_settings(output, "holds a dataset", info.settings, settings)
     # Left by a process that was killed after it wrote the metadata.
-    remove_directory(output / WORK_NAME, missing_ok=True)
+    with contextlib.suppress(OSError):  # another process removes it too
+        remove_directory(output / WORK_NAME, missing_ok=True)
     return info
 
 

@@ -90,7 +90,8 @@ def lock_preparation(
             raise
     # After the locks are closed: over NFS, a directory with open files cannot be removed.
     if (output / METADATA_NAME).is_file():
-        remove_directory(work, missing_ok=True)
+        with contextlib.suppress(OSError):  # another process has begun in it, and finds the dataset
+            remove_directory(work, missing_ok=True)
 
 
 def check_settings(

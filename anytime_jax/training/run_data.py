@@ -15,7 +15,7 @@ from anytime_jax.data.dataset_info import METADATA_NAME, DatasetInfo, load_datas
 from anytime_jax.data.mixed_windows import MixedWindows
 from anytime_jax.data.prefetch import read_ahead
 from anytime_jax.distributed import processes, sharding
-from anytime_jax.errors import InputError
+from anytime_jax.errors import InputError, InUseError
 from anytime_jax.formatting import format_count, format_duration
 from anytime_jax.storage.paths import storage_path
 from anytime_jax.training.preflight import check_data, check_evaluated, naming
@@ -24,6 +24,7 @@ from anytime_jax.training.start_plan import Plan
 from anytime_jax.training.step import document_rules
 
 _BUILTIN_PREFIX = "builtin"  # of the directories in which the built-in corpus is made
+_POLL_SECONDS = 1.0  # between looks at a corpus that another process prepares
 
 
 def iterate_batches(plan: Plan, last: LastCheckpoint) -> Generator[jax.Array]:
@@ -171,7 +172,16 @@ def _prepare(config: Config, say: Callable[[str], None]) -> None:
     start = time.monotonic()
     with naming("config.data"):
         source = BuiltinSource(data.builtin_megabytes)
-        dataset = prepare(source, data.path, vocabulary=config.model.vocab_size)
+        is_waiting = False
+        while True:
+            try:
+                dataset = prepare(source, data.path, vocabulary=config.model.vocab_size)
+                break
+            except InUseError as error:
+                if not is_waiting:
+                    say(str(error).replace("wait for it, or stop it", "waiting for it"))
+                is_waiting = True
+                time.sleep(_POLL_SECONDS)
     seconds = format_duration(time.monotonic() - start)
     tokens = format_count(dataset.splits["train"].tokens)
     say(f"prepared {tokens} tokens of Python source text in {seconds}")

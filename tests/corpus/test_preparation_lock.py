@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 import subprocess
 import sys
 
@@ -15,6 +16,7 @@ from anytime_jax.corpus.preparation import RemainingWork, prepare_share
 from anytime_jax.corpus.preparation_lock import Share, lock_preparation
 from anytime_jax.corpus.sources import FileSource
 from anytime_jax.errors import InputError
+from anytime_jax.storage import locks
 
 PARTS, PIECES = 8, 300
 
@@ -167,6 +169,20 @@ def test_share_is_refused_while_the_whole_is_prepared(tmp_path):
     output, settings = tmp_path / "output", {"vocabulary": "x"}
     with lock_preparation(output, settings), pytest.raises(InputError, match=str(output)):
         lock_preparation(output, settings, Share(0, 2)).__enter__()
+
+
+def test_dataset_that_another_process_completes_meanwhile_is_returned(text, tmp_path, monkeypatch):
+    source, output = FileSource(str(text), validation_fraction=0.3), tmp_path / "output"
+    other = prepare_share(source, tmp_path / "other", None, PIECES, workers=1)
+    hold = locks.hold
+
+    def hold_late(*arguments):
+        shutil.rmtree(output)
+        shutil.copytree(other.path, output)
+        return hold(*arguments)
+
+    monkeypatch.setattr(locks, "hold", hold_late)
+    assert prepare_share(source, output, None, PIECES, workers=1).parts == other.parts
 
 
 def test_other_files_are_left_alone(text, tmp_path):

@@ -14,10 +14,12 @@ import os
 import random
 import re
 import socket
+import sys
 import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from gcp_storage_emulator.server import create_server
 from gcp_storage_emulator.storage import Storage
@@ -66,7 +68,7 @@ class BucketServer:
     def start(self) -> None:
         """Listens; also after `stop`."""
         handler = type("Handler", (_Handler,), {"owner": self})
-        self._proxy = http.server.ThreadingHTTPServer(("localhost", self.port), handler)
+        self._proxy = _Server(("localhost", self.port), handler)
         self._proxy.daemon_threads = True
         threading.Thread(target=self._proxy.serve_forever, args=(0.05,), daemon=True).start()
 
@@ -101,6 +103,13 @@ class BucketServer:
             return response.status, dict(response.getheaders()), response.read()
         finally:
             connection.close()
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Prints the error, unless a client was killed."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):

@@ -7,6 +7,7 @@ import small_run
 
 from anytime_jax.corpus.installed_python import BuiltinSource
 from anytime_jax.errors import InputError
+from anytime_jax.storage import locks
 from anytime_jax.training import loop, run_data
 
 
@@ -15,6 +16,24 @@ def test_builtin_corpus_is_made_only_at_a_place_named_so(tmp_path):
     with pytest.raises(InputError, match=r"config\.data\.path = .*mispelt.* has no dataset"):
         loop.train(config, mesh=small_run.mesh())
     assert not list(tmp_path.iterdir())
+
+
+def test_builtin_corpus_that_another_process_prepares_is_waited_for(tmp_path, monkeypatch):
+    path, lines = tmp_path / "builtin", []
+    (path / ".preparing").mkdir(parents=True)
+    lock = locks.hold(path / ".preparing" / "all.lock", "it")
+    lock.__enter__()
+    monkeypatch.setattr(run_data, "_POLL_SECONDS", 0.01)
+
+    def say(text):
+        lines.append(text)
+        if "waiting for it" in text:
+            lock.__exit__(None, None, None)
+
+    config = small_run.config("run", path, data__builtin_megabytes=0.3, model__vocab_size=300)
+    (dataset,) = run_data.prepare_builtin(config, say).values()
+    assert dataset.vocab_size == 300
+    assert sum("waiting for it" in line for line in lines) == 1
 
 
 def test_open_dataset_rejects_builtin_corpus_of_another_size(dataset, monkeypatch):
