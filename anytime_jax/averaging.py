@@ -354,6 +354,20 @@ def parse_rule(value: Any) -> Rule:
     )
 
 
+def is_label(name: str) -> bool:
+    """Returns whether a name is the label of a rule.
+
+    Examples:
+      >>> averaging.is_label("f25"), averaging.is_label("last")
+      (True, False)
+    """
+    try:
+        parse_rule(name)
+    except ValueError:
+        return False
+    return True
+
+
 def label_order(label: str) -> tuple[str, float]:
     """Returns a sort key that orders labels of one kind by their numbers.
 
@@ -424,7 +438,10 @@ def _move(average: Any, params: Any, newest: jax.Array, count: jax.Array) -> Any
                 f"the average of {name} has the shape {jnp.shape(avg)}, and {name} has "
                 f"{theta.shape}: use the state that init made of these parameters"
             )
+        is_bfloat16 = theta.dtype == jnp.bfloat16
         theta = theta.astype(jnp.float32)
+        if is_bfloat16:  # a compiler may leave out the rounding of what the caller will have
+            theta = jax.lax.reduce_precision(theta, exponent_bits=8, mantissa_bits=7)
         increment = newest * (theta - avg)
         moved = _round_sum(avg, increment, _uniform(avg.shape, count))
         return jnp.where(newest == 1, theta, moved)

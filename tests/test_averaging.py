@@ -266,6 +266,22 @@ def test_averages_of_bfloat16_parameters_are_float32():
     np.testing.assert_allclose(averaged, 1.001, rtol=1e-7)
 
 
+def test_bfloat16_parameters_are_averaged_as_they_are_rounded():
+    """A compiler may leave out the rounding of the sum that the caller will have."""
+    optimizer = optax.chain(optax.sgd(0.1), average_params([Uniform(100)]))
+    params = jnp.linspace(0.3, 2.2, 50, dtype=jnp.bfloat16)
+
+    @jax.jit
+    def step(params, state, count):
+        updates, state = optimizer.update(jnp.cos(7 * params + count), state, params)
+        return optax.apply_updates(params, updates), state
+
+    state = optimizer.init(params)
+    for count in range(3):
+        params, state = step(params, state, count)
+        np.testing.assert_array_equal(averages(state)["uniform100"], params.astype(jnp.float32))
+
+
 @pytest.mark.parametrize("jitted_init", [False, True])
 def test_averages_have_the_sharding_of_their_parameters(jitted_init, compilations):
     mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2)

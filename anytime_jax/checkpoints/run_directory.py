@@ -21,6 +21,8 @@ LOCK_FILE = "lock"
 _PARTIAL_FILE = f".{RUN_FILE}.part"
 # Files that a killed start may leave in a directory without a run.
 _BEFORE_RUN_FILE = {LOCK_FILE, _PARTIAL_FILE}
+# Orbax takes them for patterns, TensorStore turns the slash.
+_MISREAD = ("[", "\\", "**")
 _ADVICE = "choose another run_dir"
 
 
@@ -54,6 +56,15 @@ def run_id(run_dir: Path) -> str | None:
     A directory keeps it when it is moved.
     """
     return (read_run_file(run_dir) or {}).get("id")
+
+
+def check_name(run_dir: Path, name: str) -> None:
+    """Raises an InputError that begins with `name` if a full path has a part that is misread."""
+    if bad := next((x for x in _MISREAD if x in str(run_dir)), None):
+        raise InputError(
+            f"{name} has {bad!r} in its path {run_dir}, which Orbax and TensorStore misread: "
+            "choose another, or rename it"
+        )
 
 
 def is_other_run(run_dir: Path, id: str | None) -> bool:

@@ -55,7 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
     console = open_console()
     evaluators = run_options.open_evaluators(saved, arguments, console, parts=2).of_mean
     output = arguments.output or saved.run_dir
-    make_writable_directory(output, f"--output={output}")
+    name = f"--output={output}" if arguments.output else f"the run's directory, {output},"
+    make_writable_directory(output, name)
     tokens = evaluators.describe(arguments.split, parts=2)
     console.print(f"{saved.title}: selected on {tokens}, measured on as many others")
     search = ReadoutSearch(saved, evaluators, limits)

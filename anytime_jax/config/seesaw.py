@@ -20,6 +20,8 @@ from anytime_jax.schedules import Schedule, Time
 
 MOST_CUTS = 12  # the batch is at most 4,096 times the first
 _TOLERANCE = 1e-12  # relative, of the schedules' own rounding
+_SLACK = 1e-9  # of the peak, by which a rate may rise
+_LOOKS = 4096  # at the first updates, and as many evenly and by ratios up to the end
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,8 +57,9 @@ class Staircase(Schedule):
 def halvings(schedule: Schedule) -> list[int]:
     """Returns the first times after the warmup at which a rate is at most peak/2, peak/4, ...
 
-    The rate must not rise after the warmup. There are at most `MOST_CUTS`, up to the horizon of the
-    schedule, or of one without up to 2^31.
+    There are at most `MOST_CUTS`, up to the horizon of the schedule, or of one without up to 2^31.
+    Raises a ValueError for a rate that rises after the warmup or is above the peak, as far as it is
+    seen at some thousands of times.
 
     Examples:
       >>> from anytime_jax import schedules
@@ -64,6 +67,7 @@ def halvings(schedule: Schedule) -> list[int]:
       [310, 1510, 6310]
     """
     end = checks.LARGEST_COUNT - 1 if schedule.end is None else schedule.end
+    _check_falls(schedule, end)
     rates = schedule.peak / 2.0 ** np.arange(1, MOST_CUTS + 1) * (1 + _TOLERANCE)
     rates = rates[rates >= schedule.evaluate(end)]
     before, after = np.full(len(rates), schedule.warmup_end), np.full(len(rates), end)
@@ -72,6 +76,25 @@ def halvings(schedule: Schedule) -> list[int]:
         has_fallen = schedule.evaluate(middle) <= rates
         before, after = np.where(has_fallen, before, middle), np.where(has_fallen, middle, after)
     return after.tolist()
+
+
+def _check_falls(schedule: Schedule, end: int) -> None:
+    left = end - schedule.warmup_end
+    every = np.arange(min(left, _LOOKS) + 1)
+    spread = (
+        x.astype(np.int64)
+        for x in (np.linspace(0, left, _LOOKS), np.geomspace(1, left + 1, _LOOKS))
+    )
+    times = schedule.warmup_end + np.unique(np.concatenate([every, *spread]).clip(0, left))
+    rates = schedule.evaluate(times)
+    allowed = np.minimum.accumulate([schedule.peak, *rates[:-1]]) + _SLACK * schedule.peak
+    if np.any(rises := rates > allowed):
+        at = int(np.argmax(rises))
+        raise ValueError(
+            "batch_growth = 'seesaw' needs a rate that falls from its peak, and this "
+            f"{type(schedule).__name__} is {rates[at]:.6g} at {times[at]:,}, above "
+            f"{allowed[at]:.6g} before: choose another schedule.kind, or give the points and sizes"
+        )
 
 
 def grow(clock: Clock, rate: Schedule) -> tuple[Clock, Schedule]:

@@ -156,14 +156,15 @@ def _write_run(
     """
     parts: list[Part] = list(run_snapshot.describe(snapshot))
     if snapshot.evaluated:
-        failure = f"the curves could not be drawn in {directory}"
+        failure = f"the curves could not be drawn in {directory} (give another as --output)"
         parts += _attempt(failure, lambda: _draw_curves(snapshot, directory))
         parts += _attempt("no forecast", lambda: _forecast(snapshot.run_dir, directory, trust))
     version = snapshot.rows[-1].step if snapshot.rows else 0
     body = "".join(_to_html(part, version) for part in parts)
     page = html_page.make_page(snapshot.name, body, _RELOAD_SECONDS if watch else None)
-    failure = _attempt("the page could not be written", lambda: _write(directory, page))
-    return [*parts, *failure], not failure
+    failure = f"the page could not be written to {directory} (give another as --output)"
+    failed = _attempt(failure, lambda: _write(directory, page))
+    return [*parts, *failed], not failed
 
 
 def _attempt(failure: str, make: Callable[[], list[Part]]) -> list[Part]:
@@ -171,6 +172,8 @@ def _attempt(failure: str, make: Callable[[], list[Part]]) -> list[Part]:
         return make()
     except InputError as error:
         return [f"  {failure}: {error}"]
+    except OSError as error:
+        return [f"  {failure}: {error.strerror or error}"]
     except Exception as error:
         return [f"  {failure}: {type(error).__name__}: {error}"]
 
@@ -184,7 +187,7 @@ def _forecast(run_dir: Path, directory: Path, trust: Trust) -> list[Part]:
     subject = forecast_subject.open_run(run_dir, trust=trust)
     forecast = forecast_subject.forecast(subject)
     parts: list[Part] = list(forecast_report.summarize(subject, forecast))
-    failure = f"the forecast could not be drawn in {directory}"
+    failure = f"the forecast could not be drawn in {directory} (give another as --output)"
     return [
         *parts,
         *_attempt(failure, lambda: [forecast_figure.draw(directory, subject, forecast)]),

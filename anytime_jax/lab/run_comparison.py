@@ -62,6 +62,8 @@ def draw(directory: Path, runs: Sequence[Snapshot]) -> Path:
             x = [row.tokens / 1e6 for row, _ in evaluated]
             y = [math.nan if (value := loss(z)) is None else value for _, z in evaluated]
             label = f"{name}, {weights}".replace("$", r"\$")  # not mathematics
+            if label.startswith("_"):  # the legend leaves such labels out
+                label = rf"$\_${label[1:]}"
             color = plotting.PALETTE[i % 6]
             axes.plot(x, y, marker=".", color=color, linestyle=line, label=label)
     axes.set_ylabel("validation loss (nats per token)")

@@ -206,7 +206,7 @@ def make_writable_directory(path: Path, setting: str) -> None:
     except storage_errors() as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(
-            f"{setting} cannot be written to ({reason}): choose another directory"
+            f"{setting} cannot be written to ({reason}): give another directory"
         ) from error
 
 

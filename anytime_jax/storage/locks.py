@@ -59,8 +59,11 @@ def hold(
     except filelock.Timeout as error:
         raise in_use(name, holder(path)) from error
     except OSError as error:
-        is_disk = error.errno in (errno.EROFS, errno.ENOSPC, errno.EDQUOT)
-        advice = "free space on a disk that can be written" if is_disk else "remove it"
+        advice = "remove it"
+        if error.errno == errno.EROFS:
+            advice = "let it be written"
+        elif error.errno in (errno.ENOSPC, errno.EDQUOT):
+            advice = "free space on that disk"
         raise InputError(
             f"{name}: {path} cannot be locked ({error.strerror or error}): {advice}, or choose "
             "another directory"

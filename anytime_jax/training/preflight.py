@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import json
 import math
+import re
 import threading
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +16,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from anytime_jax import __version__
+from anytime_jax import __version__, optimizers
+from anytime_jax.averaging import LIVE, is_label
 from anytime_jax.checkpoints import checkpoint_listing, metric_records, run_directory
 from anytime_jax.checkpoints.retention import checkpoint_bytes
 from anytime_jax.checkpoints.train_state import TrainState
@@ -39,7 +41,7 @@ from anytime_jax.training.step import Program, trace_update
 
 _PACKED_CAPABILITY = 9.0  # of GPUs whose cuDNN attention takes packed documents
 _STORED_BYTES = (2, 4)  # of a number, as `array_checksums` sums them
-_MISREAD = ("[", "\\", "**")  # in paths: Orbax takes them for patterns, TensorStore turns the slash
+_SUM_TOLERANCE = 1e-3  # of coefficients in float32
 
 
 @contextlib.contextmanager
@@ -69,12 +71,8 @@ def check_thread() -> None:
 def check_paths(config: Config) -> None:
     """Raises an InputError if a directory of the run or the data cannot be one."""
     with naming("config.run_dir"):
-        run_dir = str(absolute_path(config.run_dir))
-    if bad := next((x for x in _MISREAD if x in run_dir), None):
-        raise InputError(
-            f"config.run_dir = {format_value(config.run_dir)} has {bad!r} in its path {run_dir}, "
-            "which Orbax and TensorStore misread: choose another"
-        )
+        run_dir = absolute_path(config.run_dir)
+    run_directory.check_name(run_dir, f"config.run_dir = {format_value(config.run_dir)}")
     for name, path in (("run_dir", config.run_dir), ("data.path", config.data.path)):
         with naming(f"config.{name}"):
             stored = storage_path(path)
@@ -194,6 +192,7 @@ def check_update(config: Config, mesh: Mesh, program: Program) -> None:
                 "checkpoints store numbers of 2 or 4 bytes: convert it, a key by "
                 "jax.random.key_data"
             )
+    _check_readouts(program)
     for path in forms[0] | forms[1]:
         old, new = (form.get(path, "nothing") for form in forms)
         if old != new:
@@ -201,6 +200,34 @@ def check_update(config: Config, mesh: Mesh, program: Program) -> None:
                 f"config.optimizer: an update makes {path} of the state {new}, which was {old}: "
                 "return the updates and the state with the same shapes and types"
             )
+
+
+def _check_readouts(program: Program) -> None:
+    """Raises an InputError if read-outs of an own optimizer cannot be told from other weights."""
+    opt_state = program.abstract_state.opt_state
+    found = jax.eval_shape(lambda x: (optimizers.iterates(x), optimizers.readouts(x)), opt_state)
+    iterates, readouts = found
+    for name in {**iterates, **readouts}:
+        if not re.fullmatch(r"[A-Za-z]\w*", name) or name == LIVE or is_label(name):
+            raise InputError(
+                f"config.optimizer: {name!r} is no name for an iterate or a read-out: give a word "
+                f"that is neither {LIVE!r} nor a label of an average such as 'f25'"
+            )
+    for name, terms in readouts.items():
+        if unknown := ", ".join(terms.keys() - {LIVE, *iterates}):
+            raise InputError(
+                f"config.optimizer: the read-out {name!r} is a sum of {unknown}, and iterates() "
+                f"returns {', '.join(iterates) or 'nothing'}: name these or {LIVE!r}"
+            )
+    if readouts:
+        first = jax.jit(lambda: optimizers.readouts(program.init().opt_state))()
+        for name, terms in jax.device_get(first).items():
+            total = sum(map(float, terms.values()))
+            if abs(total - 1) > _SUM_TOLERANCE:
+                raise InputError(
+                    f"config.optimizer: the coefficients of the read-out {name!r} sum to "
+                    f"{total:.6g} before the first update: their sum must be 1"
+                )
 
 
 def check_capacity(config: Config, mesh: Mesh, abstract_state: TrainState) -> None:

@@ -26,7 +26,7 @@ from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import format_count
 from anytime_jax.models import decoder
 from anytime_jax.models.decoder import Params
-from anytime_jax.storage.paths import storage_path
+from anytime_jax.storage.paths import absolute_path, storage_path
 from anytime_jax.weights.post_hoc_averages import Mixture, StoredWeights
 
 _THREADS = 8  # which read an array each
@@ -115,6 +115,7 @@ def open_run(run_dir: Path, step: str = "latest", trust: Trust = NOBODY) -> Save
       InputError: if there is no run or no such checkpoint; the message lists the existing ones.
       RunError: if the metadata of the checkpoint are damaged.
     """
+    run_directory.check_name(absolute_path(run_dir), str(run_dir))
     about = run_directory.read_run_file(run_dir, "choose another run")
     if about is None:
         raise InputError(

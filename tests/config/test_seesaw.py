@@ -1,5 +1,6 @@
 """Tests of Seesaw: its cuts, batches and rates against closed forms and a loop over updates."""
 
+import dataclasses
 import itertools
 import math
 
@@ -240,3 +241,27 @@ def test_branch_with_other_cuts_is_refused():
     other = schema.build({**source, "branch": {**source["branch"], "change": ("schedule.alpha",)}})
     with pytest.raises(InputError, match="grow at other points"):
         check_inheritance(other, trunk, other.branch_step)
+
+
+@dataclasses.dataclass(frozen=True)
+class Restarts(schedules.Schedule):
+    """A cosine that begins anew, or a constant factor times the peak."""
+
+    peak: float
+    period: int = 0
+    factor: float = 1.0
+    warmup: int = 10
+    warmup_init: float = 0.1
+    horizon: int = 2000
+
+    def formula(self, t, xp):
+        if not self.period:
+            return self.factor * self.peak * xp.sqrt(100 / (100 + t))
+        return self.peak * (0.55 + 0.45 * xp.cos(xp.pi * (t % self.period) / self.period))
+
+
+@pytest.mark.parametrize("change", [{"period": 50}, {"period": 700}, {"factor": 3.0}])
+def test_rate_that_rises_or_is_above_its_peak_is_refused(change):
+    with pytest.raises(ValueError, match=r"needs a rate that falls from its peak, .* Restarts is"):
+        seesaw.halvings(Restarts(0.01, **change))
+    seesaw.halvings(Restarts(0.01))

@@ -206,6 +206,18 @@ def test_several_runs_are_compared_after_equally_many_tokens(tmp_path, command):
     assert "b minus a" in out
 
 
+def test_name_that_begins_with_a_bar_is_in_the_legend(tmp_path, monkeypatch):
+    runs = [RecordedRun(tmp_path / name, name=name).add(60, 120) for name in ("_a", "b")]
+    labels = []
+    monkeypatch.setattr(
+        run_comparison.plotting, "save", lambda figure, path, **_: labels.extend(figure.axes)
+    )
+    run_comparison.draw(tmp_path, [run_snapshot.take(run.run_dir) for run in runs])
+    (axes,) = labels
+    texts = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert texts == [r"$\_$a, last", r"$\_$a, best", "b, last", "b, best"]
+
+
 def test_runs_that_cannot_be_compared_are_refused(tmp_path, rejected, command):
     run, empty = RecordedRun(tmp_path / "a").add(60), RecordedRun(tmp_path / "b", name="b")
     assert "given twice" in rejected(report, "--run", run.run_dir, run.run_dir)

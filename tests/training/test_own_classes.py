@@ -42,6 +42,34 @@ class Model(Olmo2):
         BLOCK
         return Block
 """
+READOUTS = """
+import dataclasses
+from typing import Any, NamedTuple
+import jax
+import optax
+from jax import numpy as jnp
+
+
+class State(NamedTuple):
+    slow: Any
+
+    def iterates(self):
+        return {"ITERATE": self.slow}
+
+    def readouts(self):
+        return {"READOUT": {"slow": jnp.float32(1.0)}}
+
+
+def update(updates, state, params):
+    return updates, State(jax.tree.map(lambda a, b: 0.9 * a + 0.1 * b, state.slow, params))
+
+
+@dataclasses.dataclass(frozen=True)
+class Descent:
+    def transform(self, run):
+        average = optax.GradientTransformation(lambda p: State(jax.tree.map(jnp.copy, p)), update)
+        return optax.chain(optax.sgd(run.learning_rate), average)
+"""
 TRANSFORM = "return optax.GradientTransformation(lambda params: jnp.ones(2), update)"
 
 
@@ -104,3 +132,36 @@ def test_error_of_a_class_is_named_before_anything_is_written(
     finally:
         sys.modules.pop("stranger", None)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({}, ""),
+        ({"READOUT": "last"}, "'last' is no name for an iterate or a read-out"),
+        ({"READOUT": "f25"}, "'f25' is no name for an iterate or a read-out"),
+        ({"READOUT": "f=3"}, "'f=3' is no name for an iterate or a read-out"),
+        ({"ITERATE": "z"}, "the read-out 'fast' is a sum of slow, and iterates.. returns z"),
+        ({"1.0": "0.5"}, "coefficients of the read-out 'fast' sum to 0.5 before"),
+    ],
+)
+def test_readouts_are_checked_before_anything_is_written(
+    dataset, tmp_path, monkeypatch, change, message
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "stranger", raising=False)
+    text = READOUTS
+    for name, default in {"READOUT": "fast", "ITERATE": "slow", "1.0": "1.0"}.items():
+        text = text.replace(name, change.get(name, default))
+    (tmp_path / "stranger.py").write_text(text)
+    source = small_run.settings(tmp_path / "run", dataset.path, stop="2 steps").to_dict()
+    source["optimizer"] = {"kind": "stranger:Descent"}
+    try:
+        if message:
+            with pytest.raises(InputError, match=message):
+                loop.train(schema.build(source), mesh=small_run.mesh())
+        else:
+            loop.train(schema.build(source), mesh=small_run.mesh())
+    finally:
+        sys.modules.pop("stranger", None)
+    assert (tmp_path / "run").exists() == (not message)

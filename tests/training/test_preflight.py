@@ -1,6 +1,7 @@
 """Checks of a start that refuse a run."""
 
 import dataclasses
+import pathlib
 
 import pytest
 import small_run
@@ -11,6 +12,7 @@ from anytime_jax.config import schema
 from anytime_jax.data.dataset_info import SplitInfo
 from anytime_jax.errors import InputError
 from anytime_jax.training import loop, preflight
+from anytime_jax.weights.saved_run import open_run
 
 
 @pytest.mark.parametrize(
@@ -59,6 +61,8 @@ def test_path_that_libraries_misread_is_rejected(tmp_path, monkeypatch, name):
     for run_dir in (name, f"{name}/run"):
         with pytest.raises(InputError, match=r"config\.run_dir = .* misread"):
             preflight.check_paths(small_run.config(run_dir, "data"))
+        with pytest.raises(InputError, match=r"misread: choose another, or rename it"):
+            open_run(pathlib.Path(run_dir))
 
 
 def test_rejects_state_too_large_for_device_or_disk(dataset, tmp_path, monkeypatch):
