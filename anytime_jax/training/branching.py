@@ -75,7 +75,7 @@ def decay_settings(directory: str, point: str = "", trust: Trust = NOBODY) -> di
     clock = trunk.clock
     step = clock.step_at(at) if at else clock.branch_step(clock.step_at(horizon))
     path = checkpoint_listing.checkpoint_path(storage_path(directory), step)
-    trunk = _settings_at(path, trunk, trust)
+    trunk = _settings_at(path, trunk, run_file, trust)
     settings = trunk.to_dict()
     if trunk.branch.data:  # the trunk is a branch itself
         settings["data"]["mixture"] = mixture_setting(trunk.stages, trunk.sources)
@@ -99,12 +99,16 @@ def decay_settings(directory: str, point: str = "", trust: Trust = NOBODY) -> di
     }
 
 
-def _settings_at(path: Path, run: Config, trust: Trust) -> Config:
-    """Returns the settings of a run at a checkpoint, those of `run` if it is not readable."""
+def _settings_at(path: Path, run: Config, run_file: Mapping[str, Any], trust: Trust) -> Config:
+    """Returns the settings of a run at a checkpoint, those of its last start if it is not readable.
+
+    `run` has the settings of the run file.
+    """
     try:
-        return build_saved(checkpoint_reader.read_meta(path)["config"], str(path), trust)
+        saved = checkpoint_reader.read_meta(path)["config"]
     except RunError:
         return run
+    return run if saved == run_file.get("config") else build_saved(saved, str(path), trust)
 
 
 def _replace(value: Any, paths: Mapping[str, str]) -> Any:
@@ -162,8 +166,8 @@ def find_trunk(config: Config, resumes: bool) -> Trunk | None:
         saved = own and own.get("branch")
         if saved and _is_gone(path, saved):
             return Trunk(path, step, str(saved.get("checkpoint")), saved.get("run_id"), None)
-    trunk, _ = read_run(config.branch.from_run, "config.branch.from_run", config.packages())
-    check_inheritance(config, _settings_at(path, trunk, config.packages()), step)
+    trunk, run_file = read_run(config.branch.from_run, "config.branch.from_run", config.packages())
+    check_inheritance(config, _settings_at(path, trunk, run_file, config.packages()), step)
     _check_saved(config, from_run, step)
     meta = checkpoint_reader.read_meta(path)
     return Trunk(path, step, meta["digest"], run_directory.run_id(from_run), meta)

@@ -22,6 +22,7 @@ STOP = "--config.stop=2x"  # 20 updates; the run of a sandbox was stopped after 
 STOP_LATER = "--config.stop=4x"  # 40 updates: time for something to happen
 _LAUNCH = threading.Lock()
 _NOISE = ("Traceback", "unexpected ", "Exception ignored", "was never awaited", "Warning:")
+_CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 
 
 class Violation(AssertionError):
@@ -106,6 +107,8 @@ class Sandbox:
         text = f"status {status}, output {ended.output[-300:]!r}, errors {ended.errors[-4000:]!r}"
         if any(noise in ended.output + ended.errors for noise in _NOISE):
             raise Violation(f"noise: {text}")
+        if -status in _CRASHES:
+            raise Violation(f"a crash: {text}")
         if status not in (0, 1, 2, 75, 130, 141) and status > 0:
             raise Violation(f"an unknown {text}")
         lines = [line for line in ended.errors.splitlines() if line.startswith("error: ")]

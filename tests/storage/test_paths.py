@@ -121,6 +121,7 @@ def read_in_pieces(path):
 
 
 @pytest.mark.parametrize("failing", [2, 3, 4, 16])
+@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
 def test_read_that_fails_prints_nothing(bucket_server, bucket, caplog, failing):
     """The 16th request reads ahead, and nobody waits for its answer."""
     (bucket / "f").write_bytes(bytes(60_000_000))
