@@ -184,8 +184,13 @@ def stages_before(
 
 def is_same_evaluation(evaluations: Sequence[Mapping[str, Any]]) -> bool:
     """Whether entries "evaluated" of run files are of the same sets, under whatever names."""
-    parts = [(x["tokens"], sorted(map(list, x["sets"].values()))) for x in evaluations]
+    parts = [(x["tokens"], evaluated_text(x)) for x in evaluations]
     return all(x == parts[0] for x in parts)
+
+
+def evaluated_text(evaluation: Mapping[str, Any]) -> list[list[Any]]:
+    """Returns fingerprint and weight of each set of an entry "evaluated", without their names."""
+    return sorted(map(list, evaluation["sets"].values()))
 
 
 def lock(

@@ -181,8 +181,7 @@ def _prepare_parts(
             left = sum(task.load_result() is None for task in tasks)
             return RemainingWork(len(tasks), left)
         _check_splits(work, parts, results)
-        info = _describe(work, settings, own_vocabulary, bos_id, results)
-        info = dataclasses.replace(info, input_digest=_digest(parts))
+        info = _describe(work, settings, own_vocabulary, bos_id, parts, results)
         names = {part.name for part in itertools.chain(*info.parts.values())}
         for directory in (path for split in SPLITS for path in output.glob(f"{split}/*")):
             if f"{directory.parent.name}/{directory.name}" not in names:
@@ -308,6 +307,7 @@ def _describe(
     settings: dict[str, Any],
     vocabulary: Vocabulary,
     bos_id: int | None,
+    parts: Sequence[Part],
     results: Sequence[_PartResult],
 ) -> DatasetInfo:
     """Returns the metadata of a dataset whose parts are finished."""
@@ -327,6 +327,7 @@ def _describe(
         settings=settings,
         parts=arrays,
         null_records=sum(result.nulls for result in results),
+        input_digest=_digest(parts),
     )
 
 

@@ -75,7 +75,7 @@ def decay_settings(directory: str, point: str = "", trust: Trust = NOBODY) -> di
     clock = trunk.clock
     step = clock.step_at(at) if at else clock.branch_step(clock.step_at(horizon))
     path = checkpoint_listing.checkpoint_path(storage_path(directory), step)
-    trunk = _settings_at(path, trunk, run_file, trust)
+    trunk = _settings_at(path, _readable_meta(path), trunk, run_file, trust)
     settings = trunk.to_dict()
     if trunk.branch.data:  # the trunk is a branch itself
         settings["data"]["mixture"] = mixture_setting(trunk.stages, trunk.sources)
@@ -99,16 +99,28 @@ def decay_settings(directory: str, point: str = "", trust: Trust = NOBODY) -> di
     }
 
 
-def _settings_at(path: Path, run: Config, run_file: Mapping[str, Any], trust: Trust) -> Config:
-    """Returns the settings of a run at a checkpoint, those of its last start if it is not readable.
+def _readable_meta(path: Path) -> checkpoint_reader.Meta | None:
+    """Returns the metadata of a checkpoint, None if it is missing or damaged."""
+    try:
+        return checkpoint_reader.read_meta(path)
+    except RunError:
+        return None
+
+
+def _settings_at(
+    path: Path,
+    meta: checkpoint_reader.Meta | None,
+    run: Config,
+    run_file: Mapping[str, Any],
+    trust: Trust,
+) -> Config:
+    """Returns the settings of a run at a checkpoint, those of its last start without `meta`.
 
     `run` has the settings of the run file.
     """
-    try:
-        saved = checkpoint_reader.read_meta(path)["config"]
-    except RunError:
+    if meta is None or meta["config"] == run_file.get("config"):
         return run
-    return run if saved == run_file.get("config") else build_saved(saved, str(path), trust)
+    return build_saved(meta["config"], str(path), trust)
 
 
 def _replace(value: Any, paths: Mapping[str, str]) -> Any:
@@ -161,16 +173,17 @@ def find_trunk(config: Config, resumes: bool) -> Trunk | None:
             "new run, give it another"
         )
     path = checkpoint_listing.checkpoint_path(from_run, step)
+    meta = _readable_meta(path)
     if resumes:
         own = run_directory.read_run_file(run_dir)
         saved = own and own.get("branch")
-        if saved and _is_gone(path, saved):
+        if saved and (meta is None or _is_gone(from_run, saved)):
             return Trunk(path, step, str(saved.get("checkpoint")), saved.get("run_id"), None)
     trunk, run_file = read_run(config.branch.from_run, "config.branch.from_run", config.packages())
-    check_inheritance(config, _settings_at(path, trunk, run_file, config.packages()), step)
+    check_inheritance(config, _settings_at(path, meta, trunk, run_file, config.packages()), step)
     _check_saved(config, from_run, step)
-    meta = checkpoint_reader.read_meta(path)
-    return Trunk(path, step, meta["digest"], run_directory.run_id(from_run), meta)
+    meta = meta or checkpoint_reader.read_meta(path)  # which says what is damaged
+    return Trunk(path, step, meta["digest"], run_file.get("id"), meta)
 
 
 def check_data(
@@ -272,13 +285,8 @@ def _check_saved(config: Config, from_run: Path, step: int) -> None:
     )
 
 
-def _is_gone(path: Path, saved: Mapping[str, Any]) -> bool:
-    """Whether a trunk's checkpoint cannot be read, or another run has taken the trunk's place."""
-    trunk = path.parent.parent
-    try:
-        checkpoint_reader.read_meta(path)
-    except RunError:
-        return True
+def _is_gone(trunk: Path, saved: Mapping[str, Any]) -> bool:
+    """Whether a trunk's directory holds no run, or another run has taken the trunk's place."""
     is_replaced = run_directory.is_other_run(trunk, saved.get("run_id"))
     is_replaced &= saved.get("from_run") == str(trunk)
     return is_replaced or not (trunk / run_directory.RUN_FILE).is_file()

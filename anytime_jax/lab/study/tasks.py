@@ -187,7 +187,7 @@ def _compare_evaluation(
         )
     if config.branch.data:
         return
-    evaluated.setdefault(json.dumps(sorted(map(list, entry["sets"].values()))), run.name)
+    evaluated.setdefault(json.dumps(run_directory.evaluated_text(entry)), run.name)
     if len(evaluated) > 1:
         raise InputError(
             "its validation sets or their weights are not those of "
