@@ -80,12 +80,9 @@ def halvings(schedule: Schedule) -> list[int]:
 
 def _check_falls(schedule: Schedule, end: int) -> None:
     left = end - schedule.warmup_end
-    every = np.arange(min(left, _LOOKS) + 1)
-    spread = (
-        x.astype(np.int64)
-        for x in (np.linspace(0, left, _LOOKS), np.geomspace(1, left + 1, _LOOKS))
-    )
-    times = schedule.warmup_end + np.unique(np.concatenate([every, *spread]).clip(0, left))
+    looks = np.arange(_LOOKS + 1), np.linspace(0, left, _LOOKS), np.geomspace(1, left + 1, _LOOKS)
+    after = np.unique(np.concatenate(looks).astype(np.int64).clip(0, left))
+    times = schedule.warmup_end + after
     rates = schedule.evaluate(times)
     allowed = np.minimum.accumulate([schedule.peak, *rates[:-1]]) + _SLACK * schedule.peak
     if np.any(rises := rates > allowed):
