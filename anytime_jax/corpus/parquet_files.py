@@ -63,11 +63,15 @@ def _open_table(path: str, column: str) -> Iterator[Any]:
     try:
         with open_file(path, buffered=False) as file:
             table = parquet.ParquetFile(file, page_checksum_verification=True)
-            texts = _text_columns(table.schema_arrow)
+            schema = table.schema_arrow
+            texts = _text_columns(schema)
             if column not in texts:
+                fault = f"no column of text named {column!r}"
+                if column in schema.names:
+                    fault += f", which is of type {schema.field(column).type}"
+                others = f"has text in {format_value(texts)}: name one of these with --text-field"
                 raise InputError(
-                    f"{path} has no column of text named {column!r}, only "
-                    f"{format_value(texts)}; name one of them with --text-field"
+                    f"{path} has {fault}; it {others if texts else 'has no text elsewhere'}"
                 )
             yield table
     except (pyarrow.ArrowException, OSError) as error:

@@ -192,6 +192,12 @@ def check_update(config: Config, mesh: Mesh, program: Program) -> None:
                 "checkpoints store numbers of 2 or 4 bytes: convert it, a key by "
                 "jax.random.key_data"
             )
+        if not x.size:
+            raise InputError(
+                f"config.optimizer: {jax.tree_util.keystr(path)} of the state has the shape "
+                f"{x.shape}, and checkpoints store no array without elements: leave it out, or "
+                "put None or () there"
+            )
     _check_readouts(program)
     for path in forms[0] | forms[1]:
         old, new = (form.get(path, "nothing") for form in forms)

@@ -80,6 +80,12 @@ def test_missing_column_names_those_of_text(tmp_path, column):
     assert str(path) in str(error.value)
 
 
+def test_column_of_another_type_is_named(tmp_path):
+    path = write(tmp_path / "a.parquet", {"text": [["a", "b"]]})
+    with pytest.raises(InputError, match=r"'text', which is of type list<.*no text elsewhere"):
+        read(path)
+
+
 def test_damage_is_named(tmp_path):
     path = write(tmp_path / "a.parquet", {"text": TEXTS}, write_page_checksum=True)
     whole = path.read_bytes()

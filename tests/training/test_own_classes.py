@@ -99,6 +99,11 @@ TRANSFORM = "return optax.GradientTransformation(lambda params: jnp.ones(2), upd
             {"TRANSFORM": TRANSFORM.replace("ones(2)", "ones(2, bool)")},
             r"^config.optimizer: .* is bool, and checkpoints store numbers of 2 or 4 bytes",
         ),
+        (
+            "optimizer",
+            {"TRANSFORM": TRANSFORM.replace("ones(2)", "ones((0, 3))")},
+            r"^config.optimizer: .* of the state has the shape \(0, 3\), and checkpoints store no",
+        ),
         ("model", {"BLOCK": "return"}, "^config.model: block.. of Model returned None"),
         ("model", {"BLOCK": "return dict"}, "^config.model: block.. of Model returned"),
         ("model", {"MLP": "1 / 0"}, r"^stranger\.py, line 24, in mlp: ZeroDivisionError"),
