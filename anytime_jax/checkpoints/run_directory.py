@@ -171,6 +171,15 @@ def evaluations(run_file: Mapping[str, Any] | None) -> list[Any]:
     return [x for x in (run_file.get("evaluated"), *(x["now"] for x in changes)) if x]
 
 
+def evaluation_at(run_file: Mapping[str, Any], step: float) -> Any:
+    """Returns the entry of `evaluations` that an evaluation after some updates used, or None."""
+    entry = run_file.get("evaluated")
+    for change in run_file.get("evaluation_changes", []):
+        if change["step"] < step:
+            entry = change["now"]
+    return entry
+
+
 def stages_before(
     stages: Sequence[Mapping[str, Any]], step: float = math.inf
 ) -> list[dict[str, Any]]:

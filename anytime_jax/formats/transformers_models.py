@@ -63,6 +63,7 @@ def _read(settings: Settings) -> Settings:
     require_setting(settings, "clip_qkv", None)
     require_setting(settings, "pretraining_tp", 1)
     require_setting(settings, "attention_multiplier", None)
+    require_setting({**settings, **rope}, "partial_rotary_factor", 1.0)
     ours = read_shared(settings, _NAMES)
     _require_full_attention(settings, ours["length"])
     if (kv_heads := ours["kv_heads"]) == ours["heads"]:
@@ -88,7 +89,6 @@ def _rope(settings: Settings) -> Settings:
 def _scaling(rope: Settings) -> tuple[float, ...]:
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind == "default":
-        require_setting(rope, "partial_rotary_factor", 1.0)
         return ()
     if kind != "llama3":
         raise InputError(

@@ -37,7 +37,7 @@ from anytime_jax.lab.monitor.run_snapshot import Snapshot
 from anytime_jax.lab.paper import paper_items, report_page
 from anytime_jax.lab.study import study_files
 from anytime_jax.lab.study.plan import Study
-from anytime_jax.lab.study.results import Results
+from anytime_jax.lab.study.results import COSINE, Results
 from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.storage.files import make_writable_directory
 from anytime_jax.storage.paths import storage_path
@@ -230,6 +230,8 @@ def _report_study(study: Study, arguments: argparse.Namespace, console: Console)
         *warnings,
         *(f"skipped  {name}: no such runs, or none evaluated yet" for name in skipped),
     ]
+    if skipped and not any(run.kind == COSINE for run in results.runs):
+        lines.append("note     most of these compare with runs of a cosine: the study has none")
     lines += dict.fromkeys(f"note     {note}" for item in items.values() for note in item.notes)
     lines.append(f"{len(results.runs)} runs; {len(files)} files in {out}; the page: {files[0]}")
     for line in lines:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from typing import cast
 
 from anytime_jax.checkpoints.retention import checkpoint_bytes, retention_policy
 from anytime_jax.config.run_stages import RunStage, describe_weights
@@ -62,7 +63,11 @@ def _describe_rate(config: Config) -> str:
         [config.schedule.name, *(f"{name} {value}" for name, value in schedule.items())]
     )
     if decay.horizon:
-        text += f"; {decay.shape} decay to {decay.floor:g} of the peak"
+        start, end = config.branch_step, cast(int, config.horizon)
+        updates = end - (config.clock.branch_step(end) if start is None else start)
+        text += f"; {decay.shape} decay to {decay.floor:g} of the peak in {updates:,} updates"
+        if updates == 1:
+            text += ": NO DECAY, as the first one has the rate before it"
     if config.horizon is not None:
         return f"{text}; ends at {config.clock.describe(config.horizon)}"
     if config.branch_step is None:

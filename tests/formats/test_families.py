@@ -245,6 +245,8 @@ def test_frequencies_of_the_rotation_are_ignored(tmp_path):
         ("llama", {"rope_parameters": {"rope_type": "llama3"}}, "factor"),
         ("llama", {"hidden_act": "gelu"}, "hidden_act"),
         ("llama", {"pretraining_tp": 2}, "pretraining_tp"),
+        ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ("qwen3", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
         ("mistral", {"sliding_window": 64}, "sliding_window"),
         ("qwen2", {"use_sliding_window": True, "sliding_window": 64}, "sliding_window"),
         ("qwen3", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),

@@ -5,6 +5,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -44,19 +45,40 @@ def read(
 ) -> RecordedRun:
     """Reads a run; a branch includes the losses of its trunk, as far as they exist.
 
+    Held-out losses are those of the validation sets, weights and tokens of the last evaluation.
+
     `trust` says which packages are imported for the kinds that the run names.
 
     Raises an InputError if `run_dir` is not the directory of a run that has recorded a loss.
     """
     name, config, data, branch = run_snapshot.read_settings(run_dir, trust)
-    rows = read_records(run_dir, warn)
+    run_file = run_directory.read_run_file(run_dir) or {}
+    recorded = [(row, run_file) for row in read_records(run_dir, warn)]
     if branch is not None:
         trunk, step, trunk_id = branch
         if run_directory.is_other_run(storage_path(trunk), trunk_id):
             warn(f"{trunk} is another run now than the trunk: the losses before are left out")
         else:
-            rows = [row for row in read_records(trunk, warn) if row.step <= step] + rows
+            trunk_file = run_directory.read_run_file(storage_path(trunk)) or {}
+            before = [row for row in read_records(trunk, warn) if row.step <= step]
+            recorded = [*((row, trunk_file) for row in before), *recorded]
+    last = run_directory.evaluation_at(run_file, math.inf)
+    rows = [_comparable(row, run_directory.evaluation_at(x, row.step), last) for row, x in recorded]
+    total, left = len(evaluations([row for row, _ in recorded])), len(evaluations(rows))
+    if left < total:
+        warn(
+            f"{total - left} of {total} evaluations are left out: their validation sets, weights "
+            "or tokens were not those of the last one"
+        )
     return RecordedRun(name, config, data, from_rows(config, rows))
+
+
+def _comparable(row: Row, evaluated: Any, last: Any) -> Row:
+    """Returns a row without its held-out losses if they are known to be of another text."""
+    if None in (evaluated, last) or run_directory.is_same_evaluation([evaluated, last]):
+        return row
+    kept = {name: x for name, x in row.values.items() if not name.startswith("eval/")}
+    return dataclasses.replace(row, values=kept)
 
 
 def read_study(

@@ -120,8 +120,7 @@ def make_tasks(study: Study, packed: Collection[str] = ()) -> list[StudyTask]:
                 )
             _check_trunk(task, tasks.get(run.trunk) if run.trunk else None)
         tasks[run.name] = task
-    to_train = [task for task in tasks.values() if not task.is_finished]
-    _check_data(study, to_train, fingerprints, evaluated)
+    _check_data(study, tasks.values(), fingerprints, evaluated)
     return list(tasks.values())
 
 
@@ -190,9 +189,9 @@ def _compare_evaluation(
     evaluated.setdefault(json.dumps(run_directory.evaluated_text(entry)), run.name)
     if len(evaluated) > 1:
         raise InputError(
-            "its validation sets or their weights are not those of "
-            f"{next(iter(evaluated.values()))}: losses are compared on the same text; correct "
-            "eval.sets and eval.weights, or move one of the run directories away"
+            "its validation sets or their weights are not those on which "
+            f"{next(iter(evaluated.values()))} was evaluated: losses are compared on the same "
+            "text; correct eval.sets and eval.weights, or move one of the run directories away"
         )
 
 
@@ -202,7 +201,7 @@ def _check_data(
     fingerprints: Mapping[str, str],
     evaluated: dict[str, str],
 ) -> None:
-    """Checks that runs to train would have the data and the evaluations of those that exist."""
+    """Checks that the data and the validation sets here are those of the runs that exist."""
     load = functools.cache(load_dataset)
     for task in tasks:
         config = task.config
@@ -222,10 +221,9 @@ def _check_data(
                     f"those on which {first} was trained ({fingerprint[:12]}): losses are compared "
                     "on one dataset; set its path back, or move the run directories away"
                 )
-        if not (task.run.run_dir / run_directory.RUN_FILE).exists():
-            with _naming(study, task.run):
-                entry = describe_evaluation(config, sets)
-                _compare_evaluation(task.run, config, entry, dict(evaluated))
+        with _naming(study, task.run):
+            entry = describe_evaluation(config, sets)
+            _compare_evaluation(task.run, config, entry, dict(evaluated))
 
 
 def expected_identity(

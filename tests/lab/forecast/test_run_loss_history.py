@@ -66,6 +66,21 @@ def test_branch_begins_with_the_losses_of_its_trunk(root):
     assert history.schedule.end == 1920
 
 
+def test_losses_of_other_validation_sets_are_left_out(root):
+    lines, file = [], root / BRANCH / "run.json"
+    about = json.loads(file.read_text())
+    entry = {"tokens": 1024, "sets": {"web": ["a", 1.0]}}
+    file.write_text(json.dumps({**about, "evaluated": {**entry, "tokens": 2048}}))
+    trunk = root / TRUNK / "run.json"
+    changes = [{"step": 480, "now": {**entry, "tokens": 2048}}]
+    recorded = {"evaluated": entry, "evaluation_changes": changes}
+    trunk.write_text(json.dumps({**json.loads(trunk.read_text()), **recorded}))
+    history = run_loss_history.read(root / BRANCH, lines.append).history
+    assert evaluated(history, "f25")[0] == [960, 1920]
+    assert history.training.sum() == len(STEPS[:2]) + 1
+    assert ["1 of 3 evaluations are left out" in line for line in lines] == [True]
+
+
 def test_branch_without_its_trunk_has_its_own_losses(root):
     (root / TRUNK).rename(root / "gone")
     assert evaluated(run_loss_history.read(root / BRANCH).history, "last")[0] == [1920]

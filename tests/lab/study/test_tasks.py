@@ -138,7 +138,7 @@ def test_runs_are_evaluated_on_one_text(study):
     for changed, message in (
         ({}, ""),
         ({"tokens": 2 * tokens}, f"eval.tokens = {2 * tokens}, the study has {tokens}"),
-        ({"sets": {"web": ["b", 1.0]}}, "are not those of constant-seed=0"),
+        ({"sets": {"web": ["b", 1.0]}}, "are not those on which constant-seed=0 was"),
     ):
         for task, value in ((first, entry), (second, {**entry, **changed})):
             path = task.run.run_dir / "run.json"
@@ -167,11 +167,12 @@ def test_rest_of_a_study_is_trained_on_the_same_data(study, dataset):
         entry = {"tokens": first.config.eval.tokens, "sets": sets}
         path.write_text(json.dumps({**json.loads(path.read_text()), "evaluated": entry}))
         if fingerprint == "other":
-            with pytest.raises(InputError, match="constant-seed=1: its validation sets"):
+            with pytest.raises(InputError, match="constant-seed=0: its validation sets"):
                 make(file)
         else:
             make(file)
     shutil.rmtree(first.run.run_dir)
     for task in (first, *others):  # nothing is left to train
         write_run(task, fingerprint="abc", stop_step=task.stop_step)
-    make(file)
+    with pytest.raises(InputError, match="are not those on which constant-seed=0 was trained"):
+        make(file)
