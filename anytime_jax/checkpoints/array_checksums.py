@@ -16,8 +16,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from anytime_jax.checkpoints.tree_names import flatten_by_name
+
+_BLOCK = 2**16  # words that are summed at once, in the cache of a core
 
 
 def checksums(tree: Any) -> dict[str, str]:
@@ -47,15 +50,35 @@ def _inspect(arrays: list[jax.Array]) -> list[tuple[jax.Array, jax.Array]]:
     return [(sum_words(x), jnp.all(jnp.isfinite(x))) for x in arrays]
 
 
-@jax.jit
-def sum_words(x: Any, number: Any = 0) -> jax.Array:
-    """Returns the sum over an array, or over the part of that number along a first axis."""
-    unsigned = {2: jnp.uint16, 4: jnp.uint32}[x.dtype.itemsize]
-    words = jax.lax.bitcast_convert_type(x, unsigned).astype(jnp.uint32)
-    position = jnp.full(x.shape, number, jnp.uint32)
+def sum_words(x: jax.Array) -> jax.Array:
+    """Returns the sum over an array."""
+    words = jax.lax.bitcast_convert_type(x, _unsigned(x.dtype)).astype(jnp.uint32)
+    position = jnp.zeros(x.shape, jnp.uint32)
     for axis, size in enumerate(x.shape):
         position = position * jnp.uint32(size % 2**32)
         position += jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
-    mixed = (position ^ (position >> 15)) * jnp.uint32(0x2C1B3C6D)
-    mixed = (mixed ^ (mixed >> 12)) * jnp.uint32(0x297A2D39)
-    return jnp.sum(words * (2 * mixed + 1), dtype=jnp.uint32)
+    return jnp.sum(words * _factor(position), dtype=jnp.uint32)
+
+
+def sum_host_words(x: np.ndarray, number: int = 0) -> int:
+    """Returns the sum over an array in host memory, the part of that number along a first axis.
+
+    Threads may call it at once, as it runs no JAX program.
+    """
+    words = np.ascontiguousarray(x).reshape(-1).view(_unsigned(x.dtype))
+    first, total = number * words.size, 0
+    for start in range(0, words.size, _BLOCK):
+        block = words[start : start + _BLOCK].astype(np.uint32)
+        position = np.arange(block.size, dtype=np.uint32) + np.uint32((first + start) % 2**32)
+        total += int(np.sum(block * _factor(position), dtype=np.uint32))
+    return total % 2**32
+
+
+def _unsigned(dtype: Any) -> Any:
+    return {2: np.uint16, 4: np.uint32}[dtype.itemsize]
+
+
+def _factor(position: Any) -> Any:
+    """Returns `2 * h(position) + 1`, of uint32 arrays of JAX or NumPy."""
+    mixed = (position ^ (position >> 15)) * np.uint32(0x2C1B3C6D)
+    return 2 * ((mixed ^ (mixed >> 12)) * np.uint32(0x297A2D39)) + 1

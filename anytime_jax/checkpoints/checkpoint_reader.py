@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import contextlib
-import math
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ import tensorstore
 from etils import epath
 
 from anytime_jax.checkpoints import run_directory
-from anytime_jax.checkpoints.array_checksums import checksums, format_checksum, sum_words
+from anytime_jax.checkpoints.array_checksums import checksums, format_checksum, sum_host_words
 from anytime_jax.checkpoints.checkpoint_listing import classify
 from anytime_jax.checkpoints.tree_names import is_stacked, unflatten_by_name
 from anytime_jax.config.fields import first_value, flatten
@@ -27,7 +26,6 @@ from anytime_jax.storage.json_files import json_digest, load_json
 ARRAY_ITEMS = ("params", "opt", "averages")
 _THREADS = 8
 _LONGEST = 300  # characters of an error in a message
-_SUMMED_PARTS = 16  # of a layer, or as many as divide it
 # Orbax's handler, without the file of each process, which a restore does not need and which may be
 # damaged.
 _TYPE_HANDLERS = ocp.type_handlers.create_type_handler_registry(
@@ -143,21 +141,13 @@ def read_layers(path: Path, meta: Meta, item: str, name: str) -> Iterator[np.nda
         for start in range(0, count, size):
             end = min(start + size, count)
             chunk = layers[start:end].read().result()
-            total += sum(_sum_words(layer, number) for number, layer in enumerate(chunk, start))
+            total += sum(sum_host_words(layer, i) for i, layer in enumerate(chunk, start))
             if end == count:
                 checksum = format_checksum(chunk.dtype, array.shape, total)
                 _check_checksum(path, meta, item, name, checksum)
             yield from chunk
     except ValueError as error:  # TensorStore raises this for any storage
         raise _unreadable(path, item, error) from error
-
-
-def _sum_words(layer: np.ndarray, number: int) -> int:
-    """Returns `sum_words` of a layer, in equal parts one after another: JAX copies each."""
-    rows = np.atleast_1d(layer)
-    count = math.gcd(len(rows), _SUMMED_PARTS)
-    parts = enumerate(np.split(rows, count), number * count)
-    return sum(int(sum_words(part, index)) for index, part in parts)
 
 
 def read_arrays(path: Path, item: str, targets: Mapping[str, Any]) -> dict[str, Any]:

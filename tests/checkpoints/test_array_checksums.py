@@ -11,7 +11,11 @@ import numpy as np
 import pytest
 import small_run
 
-from anytime_jax.checkpoints.array_checksums import checksums, checksums_and_nonfinite
+from anytime_jax.checkpoints.array_checksums import (
+    checksums,
+    checksums_and_nonfinite,
+    sum_host_words,
+)
 
 
 def numpy_checksum(x) -> int:
@@ -39,6 +43,16 @@ def test_checksum_equals_the_formula(shape, dtype):
     x = (1000 * rng.standard_normal(shape)).astype(np.float32)
     x = np.abs(x).astype(dtype) if dtype == np.uint16 else x.astype(dtype)
     assert checksum(jnp.asarray(x)) == numpy_checksum(x)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.uint16])
+def test_sums_of_parts_in_host_memory_are_that_of_the_whole(dtype):
+    x = np.random.RandomState(1).bytes(3 * 70_000 * np.dtype(dtype).itemsize)
+    parts = np.frombuffer(x, dtype).reshape(3, 700, 100)  # more than is summed at once
+    total = sum(sum_host_words(part, number) for number, part in enumerate(parts))
+    assert total % 2**32 == numpy_checksum(parts)
+    assert sum_host_words(parts[:, ::2]) == numpy_checksum(parts[:, ::2])
+    assert sum_host_words(parts[0, 0, :1].reshape(())) == numpy_checksum(parts[0, 0, 0])
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,10 @@
 import dataclasses
 import itertools
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 import tensorstore
@@ -30,6 +33,20 @@ def test_stored_weights_load_bitwise(run):
         params = load_weights(saved, Mixture((saved.weights[label],)))
         expected = {name.removeprefix(prefix): array for name, array in arrays.items()}
         assert same_bits(flatten_by_name(params), expected)
+
+
+def test_weights_are_read_and_mixed_without_a_device(run):
+    """Threads read them, and jaxlib 0.11.2 has crashed where several first ran a program."""
+    code = f"""
+import pathlib
+from anytime_jax.weights.post_hoc_averages import Mixture
+from anytime_jax.weights.saved_run import load_weights, open_run
+saved = open_run(pathlib.Path({str(run)!r}))
+load_weights(saved, Mixture((saved.weights["f25"], saved.weights["last"]), (0.5, 0.5)))
+"""
+    environment = {**os.environ, "JAX_PLATFORMS": "none"}
+    ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
+    assert ended.returncode == 0, ended.stderr.decode()[-2000:]
 
 
 def test_layers_are_read_one_by_one_and_checked_before_the_last(run, monkeypatch):
