@@ -193,9 +193,11 @@ def _describe(
     )
     yield f"bytes       {format_bytes(program.bytes)} read and written"
     kinds = ("matmul", "attention", "memory", "prefetch")
-    parts = ((kind, 1e3 * program.of_kind(kind).seconds) for kind in kinds)
+    parts = ((kind, 1e3 * program.of_kind(kind).kernel_seconds) for kind in kinds)
     times = ", ".join(f"{kind} {time:.1f}" for kind, time in parts if time)
     times += " overlapping the others" if program.of_kind("prefetch").kernels else ""
+    if program.collectives:
+        times += f", communication that no kernel hides {1e3 * program.exposed_seconds:.1f}"
     yield (
         f"roofline    {1e3 * program.seconds:.1f} ms an update ({times}): at most "
         f"{format_count(tokens / program.seconds)} tokens/s, MFU {report.highest_mfu:.1%}"
@@ -218,10 +220,13 @@ def _kernel_table(report: UpdateReport) -> Table:
 
 
 def _collective_table(report: UpdateReport) -> Table:
-    columns = [*numbers("GB", format=".3f"), *numbers("calls", format=",")]
+    columns = [*numbers("ms", "not hidden", format=".2f"), *numbers("GB", format=".3f")]
+    columns += numbers("calls", format=",")
     table = Table("communication", [*columns, "kind", "mesh axes", "where", "overlaps"])
     for one in group_collectives(report.roofline.collectives):
         table.add_row(
+            1e3 * one.seconds,
+            1e3 * one.exposed,
             one.bytes / 1e9,
             one.calls,
             one.kind,

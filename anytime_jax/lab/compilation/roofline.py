@@ -2,9 +2,9 @@
 
 A kernel takes at least the larger of its FLOPs over the device's peak and its bytes over the
 bandwidth of the memory. Kernels run one after another, except for copies to a TPU's on-chip memory
-("prefetch"), which overlap them. The time of the program is at least the sum over the other
-kernels, and at least all bytes over the bandwidth. Communication between devices is listed, not
-added.
+("prefetch"), which overlap them. The kernels take at least the sum over the others, and at least
+all bytes over the bandwidth. A collective takes at least the bytes that a device receives over the
+bandwidth of its links; what the kernels between its start and its end do not hide is added.
 """
 
 import dataclasses
@@ -61,6 +61,8 @@ class Collective:
       calls: how often an execution of the program runs it.
       in_loop: whether it is inside a loop of the program.
       overlaps: whether kernels may run at the same time.
+      seconds: the least time of one call.
+      exposed: what of that time one call has without a kernel at the same time.
     """
 
     kind: str
@@ -69,6 +71,8 @@ class Collective:
     calls: int
     in_loop: bool
     overlaps: bool
+    seconds: float = 0.0
+    exposed: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +85,17 @@ class Roofline:
 
     @property
     def seconds(self) -> float:
-        """Least time of an execution; copies to on-chip memory overlap the other kernels."""
+        """Least time of an execution."""
+        return self.kernel_seconds + self.exposed_seconds
+
+    @property
+    def exposed_seconds(self) -> float:
+        """Least time of the communication that no kernel hides."""
+        return sum(one.calls * one.exposed for one in self.collectives)
+
+    @property
+    def kernel_seconds(self) -> float:
+        """Least time of the kernels; copies to on-chip memory overlap the others."""
         kernels = (x for x in self.kernels if x.kind != "prefetch")
         in_turn = sum(kernel.calls * kernel.seconds for kernel in kernels)
         return max(in_turn, self.bytes / self.bandwidth)
@@ -97,67 +111,165 @@ class Roofline:
         return sum(kernel.calls * kernel.bytes for kernel in self.kernels)
 
     def of_kind(self, *kinds: KernelKind) -> "Roofline":
-        """Returns the roofline of the kernels of some kinds."""
+        """Returns the roofline of the kernels of some kinds, without communication."""
         kernels = [x for x in self.kernels if x.kind in kinds]
-        return dataclasses.replace(self, kernels=kernels)
+        return dataclasses.replace(self, kernels=kernels, collectives=())
 
 
 def analyze(module: hlo.Module, device: DeviceSpec, mesh_shape: Mapping[str, int]) -> Roofline:
     """Returns the roofline of a program that runs on a mesh of such devices."""
-    kernels: list[Kernel] = []
-    collectives: list[Collective] = []
-    for computation, instruction, calls, in_loop in _executed(module, module.entry, 1, False):
-        if (communication := _find_communication(module, instruction)) is not None:
-            collectives.append(
-                Collective(
-                    communication.opcode.removesuffix("-start"),
-                    mesh_axes(communication.attributes, mesh_shape),
-                    _result_size(communication),
-                    calls,
-                    in_loop,
-                    _overlaps(module, computation, instruction),
-                )
+    analysis = _Analysis(module, device, mesh_shape)
+    analysis.run(module.entry, 1, False)
+    return Roofline(analysis.kernels, analysis.collectives, device.bandwidth)
+
+
+class _Analysis:
+    """Kernels and collectives of a program, in the order in which a device starts them."""
+
+    def __init__(self, module: hlo.Module, device: DeviceSpec, mesh_shape: Mapping[str, int]):
+        self._module, self._device, self._mesh_shape = module, device, mesh_shape
+        self.kernels: list[Kernel] = []
+        self.collectives: list[Collective] = []
+
+    def run(self, name: str, calls: int, in_loop: bool) -> float:
+        """Adds what a computation runs in some calls; returns the least seconds of one of them.
+
+        A device runs one kernel at a time, and beside it one collective, which begins once it is
+        started and the one before it has ended. The device waits for it where it is done.
+        """
+        module, computation = self._module, self._module.computations[name]
+        now = free = 0.0  # seconds on the device, and when its links are free
+        running: dict[str, int] = {}  # collectives by the names of values that they will complete
+        ends: dict[int, float] = {}
+
+        def wait(number: int) -> None:
+            nonlocal now
+            end = ends.pop(number, now)
+            exposed = max(0.0, end - now)
+            self.collectives[number] = dataclasses.replace(
+                self.collectives[number], exposed=exposed
             )
-            if instruction.opcode != "fusion" or _async_part(module, instruction) == "Start":
-                continue  # other fusions do compute
+            now = max(now, end)
+
+        for instruction in computation.instructions.values():
+            if (inner := _inner(module, instruction)) is not None:
+                is_loop = instruction.opcode == "while"
+                trips = hlo.trip_count(module, instruction) if is_loop else 1
+                now += trips * self.run(inner, calls * trips, in_loop or is_loop)
+                continue
+            used = [running[x] for x in instruction.operands if x in running]
+            if _is_done(module, instruction):
+                for number in used:
+                    wait(number)
+                continue
+            if used and _passes_on(module, instruction):
+                running[instruction.name] = max(used)
+            if _is_free(instruction):
+                continue
+            communication = _find_communication(module, instruction)
+            if communication is not None:
+                number = len(self.collectives)
+                is_start = _is_start(module, instruction)
+                overlaps = is_start and _overlaps(module, computation, instruction)
+                one = self._collective(communication, calls, in_loop, overlaps)
+                self.collectives.append(one)
+                ends[number] = free = max(free, now) + one.seconds
+                if is_start:
+                    running[instruction.name] = number
+                    continue
+                wait(number)
+                if instruction.opcode != "fusion":
+                    continue
+            kernel = self._kernel(computation, instruction, calls)
+            self.kernels.append(kernel)
+            now += kernel.seconds if kernel.kind != "prefetch" else 0.0
+        for number in list(ends):
+            wait(number)
+        return now
+
+    def _collective(
+        self, communication: hlo.Instruction, calls: int, in_loop: bool, overlaps: bool
+    ) -> Collective:
+        group = _first_group(communication.attributes, math.prod(self._mesh_shape.values()))
+        kind, size = communication.opcode.removesuffix("-start"), _result_size(communication)
+        return Collective(
+            kind,
+            _spanned_axes(group, self._mesh_shape),
+            size,
+            calls,
+            in_loop,
+            overlaps,
+            communication_seconds(kind, size, group, self._device),
+        )
+
+    def _kernel(
+        self, computation: hlo.Computation, instruction: hlo.Instruction, calls: int
+    ) -> Kernel:
+        module, device = self._module, self._device
         flops = hlo.flops(module, computation, instruction)
         moved = hlo.bytes_accessed(module, computation, instruction)
-        seconds = max(flops / device.peak_flops, moved / device.bandwidth)
-        kernels.append(
-            Kernel(
-                instruction.name,
-                instruction.op_name,
-                _kernel_kind(module, computation, instruction, flops),
-                calls,
-                flops,
-                moved,
-                seconds,
-            )
+        return Kernel(
+            instruction.name,
+            instruction.op_name,
+            _kernel_kind(module, computation, instruction, flops),
+            calls,
+            flops,
+            moved,
+            max(flops / device.peak_flops, moved / device.bandwidth),
         )
-    return Roofline(kernels, collectives, device.bandwidth)
 
 
-def _executed(
-    module: hlo.Module, name: str, calls: int, in_loop: bool
-) -> Iterator[tuple[hlo.Computation, hlo.Instruction, int, bool]]:
-    """Yields the instructions that take time, with the number of their executions."""
-    computation = module.computations[name]
-    for instruction in computation.instructions.values():
-        match instruction.opcode:
-            case "while":
-                trips = hlo.trip_count(module, instruction)
-                yield from _executed(module, instruction.attribute("body"), calls * trips, True)
-            case "conditional":
-                yield from _executed(module, _longest_branch(module, instruction), calls, in_loop)
-            case "call":
-                yield from _executed(module, instruction.attribute("to_apply"), calls, in_loop)
-            case _ if not _is_free(module, instruction):
-                yield computation, instruction, calls, in_loop
+def communication_seconds(kind: str, size: int, group: np.ndarray, device: DeviceSpec) -> float:
+    """Returns the least seconds in which a group of devices communicates.
+
+    Every device uses all its links. Where the group is on several hosts, the devices of a host
+    share what it receives over the network.
+
+    Args:
+      kind: kind of collective, such as "all-gather".
+      size: bytes of the result on each device.
+      group: int[n], numbers of the devices; those of a host follow one another.
+      device: figures of a device; without those of its links, the time is 0.
+    """
+    devices = len(group)
+    hosts = len(set((group // device.host_devices).tolist())) if device.network else 1
+    moved = {"all-reduce": 2 * size, "reduce-scatter": size * devices}.get(kind, size)
+    received, from_hosts = moved * (1 - 1 / devices), moved * (1 - 1 / hosts)
+    if kind == "collective-permute":
+        received, from_hosts = size, size * (hosts > 1)
+    elif kind != "all-to-all":
+        from_hosts *= hosts / devices
+    seconds = received / device.links if device.links else 0.0
+    return max(seconds, from_hosts / device.network if device.network else 0.0)
 
 
-def _is_free(module: hlo.Module, instruction: hlo.Instruction) -> bool:
-    is_done = instruction.opcode.endswith("-done") or _async_part(module, instruction) == "Done"
-    return is_done or instruction.opcode in _FREE
+def _inner(module: hlo.Module, instruction: hlo.Instruction) -> str | None:
+    """Returns the computation that a loop, a conditional or a call runs; None for others."""
+    match instruction.opcode:
+        case "while":
+            return instruction.attribute("body")
+        case "conditional":
+            return _longest_branch(module, instruction)
+        case "call":
+            return instruction.attribute("to_apply")
+    return None
+
+
+def _is_done(module: hlo.Module, instruction: hlo.Instruction) -> bool:
+    return instruction.opcode.endswith("-done") or _async_part(module, instruction) == "Done"
+
+
+def _is_start(module: hlo.Module, instruction: hlo.Instruction) -> bool:
+    return instruction.opcode.endswith("-start") or _async_part(module, instruction) == "Start"
+
+
+def _passes_on(module: hlo.Module, instruction: hlo.Instruction) -> bool:
+    """Whether the values of an instruction may be those of a collective that still runs."""
+    return instruction.opcode in _FREE or _async_part(module, instruction) == "Middle"
+
+
+def _is_free(instruction: hlo.Instruction) -> bool:
+    return instruction.opcode in _FREE
 
 
 def _async_part(module: hlo.Module, instruction: hlo.Instruction) -> str:
@@ -231,7 +343,8 @@ def _overlaps(module: hlo.Module, computation: hlo.Computation, start: hlo.Instr
         other = computation.instructions[name]
         if start.name in other.operands and other.opcode.endswith("-done"):
             return False
-        if not _is_free(module, other) and not other.opcode.endswith("-start"):
+        is_kernel = not (_is_free(other) or _is_done(module, other))
+        if is_kernel and not other.opcode.endswith("-start"):
             return True
     return False
 
@@ -247,7 +360,10 @@ def _users(computation: hlo.Computation, start: hlo.Instruction) -> Iterator[hlo
 
 def mesh_axes(attributes: str, mesh_shape: Mapping[str, int]) -> str:
     """Returns the axes of the mesh that the groups of devices in an instruction span."""
-    group = _first_group(attributes, math.prod(mesh_shape.values()))
+    return _spanned_axes(_first_group(attributes, math.prod(mesh_shape.values())), mesh_shape)
+
+
+def _spanned_axes(group: np.ndarray, mesh_shape: Mapping[str, int]) -> str:
     coordinates = np.unravel_index(group, tuple(mesh_shape.values()))
     spanned = [len(set(x.tolist())) > 1 for x in coordinates]
     return ", ".join(name for name, spans in zip(mesh_shape, spanned, strict=True) if spans)

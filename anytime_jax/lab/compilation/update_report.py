@@ -59,7 +59,7 @@ class UpdateReport:
     @property
     def matmul_share(self) -> float:
         """Share of the least time that is spent in matrix products and attention."""
-        return self.roofline.of_kind("matmul", "attention").seconds / self.roofline.seconds
+        return self.roofline.of_kind("matmul", "attention").kernel_seconds / self.roofline.seconds
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the report as JSON, with the most expensive kernels and all communication."""
@@ -73,6 +73,8 @@ class UpdateReport:
             "program_flops": self.roofline.flops,
             "bytes": self.roofline.bytes,
             "roofline_seconds": self.roofline.seconds,
+            "kernel_seconds": self.roofline.kernel_seconds,
+            "exposed_seconds": self.roofline.exposed_seconds,
             "matmul_share": self.matmul_share,
             "highest_mfu": self.highest_mfu,
             "collectives": [dataclasses.asdict(x) for x in self.roofline.collectives],
@@ -148,12 +150,16 @@ def _memory(program: step.Program, compiled: jax.stages.Compiled) -> dict[str, i
 def group_collectives(
     collectives: Sequence[roofline.Collective],
 ) -> list[roofline.Collective]:
-    """Returns collectives that differ only in size as one each, with the bytes of all calls."""
+    """Returns collectives that differ only in size as one each, with the figures of all calls."""
     groups: dict[tuple[Any, ...], roofline.Collective] = {}
     for one in collectives:
         key = one.kind, one.axes, one.in_loop, one.overlaps
-        before = groups.get(key)
-        calls = one.calls + (before.calls if before else 0)
-        moved = one.calls * one.bytes + (before.bytes if before else 0)
-        groups[key] = dataclasses.replace(one, calls=calls, bytes=moved)
+        before = groups.get(key, dataclasses.replace(one, calls=0, bytes=0, seconds=0, exposed=0))
+        groups[key] = dataclasses.replace(
+            one,
+            calls=before.calls + one.calls,
+            bytes=before.bytes + one.calls * one.bytes,
+            seconds=before.seconds + one.calls * one.seconds,
+            exposed=before.exposed + one.calls * one.exposed,
+        )
     return sorted(groups.values(), key=lambda x: -x.bytes)
