@@ -144,14 +144,17 @@ class ShardingConstraint:
     Attributes:
       batch_axes: mesh axes over which the batch is split; under a `jax.vmap` over one of them
         (`spmd_axis_name`), the others.
+      is_local: whether arrays are those of one device, as inside a `jax.shard_map` over all axes,
+        so that there is nothing to constrain.
     """
 
     mesh: Mesh | None = None
     batch_axes: tuple[str, ...] = _BATCH_AXES
+    is_local: bool = False
 
     def __call__(self, x: jax.Array, axes: Sequence[str | None]) -> jax.Array:
         """Returns the array; each of its axes is "batch", a key of `AXIS_RULES`, or None."""
-        if self.mesh is None:
+        if self.mesh is None or self.is_local:
             return x
         return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, self._spec(axes)))
 
@@ -173,7 +176,7 @@ class ShardingConstraint:
         The compiler cannot split kernels. The result has these axes, as in a call of the
         constraint, and so have the arguments unless `of_arguments` gives those of each.
         """
-        if self.mesh is None:
+        if self.mesh is None or self.is_local:
             return function
         spec = self._spec(axes)
         inputs = spec if of_arguments is None else tuple(map(self._spec, of_arguments))
@@ -193,7 +196,7 @@ class ShardingConstraint:
 
     def shards(self, axis: str) -> int:
         """Returns the number of parts into which "batch" or an axis of `AXIS_RULES` is split."""
-        if self.mesh is None:
+        if self.mesh is None or self.is_local:
             return 1
         axes = self.batch_axes if axis == "batch" else (AXIS_RULES[axis],)
         return math.prod(self.mesh.shape[x] for x in axes)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, PartitionSpec
 
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.config.clock import Clock
@@ -277,29 +277,45 @@ def loss_and_gradient(
     """Returns the mean loss and gradient of a batch, float32.
 
     Each part of the mesh axis `data` accumulates the gradient of its rows, in the type
-    `accumulation`. The parts are summed once an update, not in every microbatch, unless the kernel
-    of attention cannot be mapped over them: cuDNN's for packed documents.
+    `accumulation`. The parts are summed once an update, not in every microbatch, unless a mesh with
+    other axes has a kernel of attention that cannot be mapped over them: cuDNN's for packed
+    documents.
     """
     scale = None if rules is None else rules.boundary_scale(tokens_BxT)
 
     def of_part(
-        constrain: sharding.ShardingConstraint, tokens_BxT: jax.Array
+        constrain: sharding.ShardingConstraint,
+        params: decoder.Params,
+        tokens_BxT: jax.Array,
+        scale: jax.Array | None,
     ) -> tuple[jax.Array, Any]:
         mean_loss = functools.partial(
             batch_mean_loss, config, constrain, rules=rules, boundary_scale=scale
         )
         value_and_grad = jax.value_and_grad(mean_loss)
-        return _accumulate(value_and_grad, params, tokens_BxT, microbatches, accumulation)
+        layers = config.layers if config.layer_loop == "unroll" else 0
+        return _accumulate(value_and_grad, params, tokens_BxT, microbatches, accumulation, layers)
 
     parts = 1 if constrain.mesh is None else constrain.mesh.shape["data"]
+    if constrain.mesh is not None and parts == constrain.mesh.size > 1:
+        local = dataclasses.replace(constrain, is_local=True)
+        whole, rows = PartitionSpec(), PartitionSpec("data")
+        return jax.shard_map(
+            lambda *arguments: jax.lax.pmean(of_part(local, *arguments), "data"),
+            mesh=constrain.mesh,
+            in_specs=(whole, rows, whole),
+            out_specs=whole,
+            check_vma=False,  # weights would become varying, and their gradients sums in each loop
+        )(params, tokens_BxT, scale)
     path = resolve_path(config, constrain.platform, tokens_BxT.shape[1] - 1)
     is_packed = path == "cudnn" and rules is not None and rules.masks
     if parts == 1 or is_packed:
-        return of_part(constrain, tokens_BxT)
+        return of_part(constrain, params, tokens_BxT, scale)
     within = dataclasses.replace(constrain, batch_axes=("fsdp",))
     tokens_SxBxT = tokens_BxT.reshape(parts, -1, tokens_BxT.shape[1])
-    of_parts = jax.vmap(functools.partial(of_part, within), spmd_axis_name="data")(tokens_SxBxT)
-    return jax.tree.map(lambda leaf: leaf.mean(axis=0), of_parts)
+    of_rows = functools.partial(of_part, within)
+    of_parts = jax.vmap(of_rows, in_axes=(None, 0, None), spmd_axis_name="data")
+    return jax.tree.map(lambda leaf: leaf.mean(axis=0), of_parts(params, tokens_SxBxT, scale))
 
 
 def _accumulate(
@@ -308,22 +324,36 @@ def _accumulate(
     tokens_BxT: jax.Array,
     microbatches: int,
     dtype: Dtype,
+    layers: int,
 ) -> tuple[jax.Array, Any]:
-    """Returns the mean loss and gradient of a batch, one microbatch after another."""
+    """Returns the mean loss and gradient of a batch, one microbatch after another.
+
+    With a number of `layers`, the gradient of each is added apart, so that the product that
+    computes it adds it too: gradients of unrolled layers would be concatenated first.
+    """
     if microbatches == 1:
         return value_and_grad(params, tokens_BxT)
     B, T = tokens_BxT.shape
     # Row i goes to microbatch i mod M, so that every device keeps a share of each.
     tokens_MxBxT = tokens_BxT.reshape(B // microbatches, microbatches, T).swapaxes(0, 1)
 
+    def unstack(tree: Any) -> Any:
+        if not layers:
+            return tree
+        each = [jax.tree.map(lambda x, i=i: x[i], tree["blocks"]) for i in range(layers)]
+        return {**tree, "blocks": each}
+
     def add(total: Any, tokens_BxT: jax.Array) -> tuple[Any, None]:
         loss, grads = value_and_grad(params, tokens_BxT)
-        grads = optax.tree.cast(grads, dtype)
+        grads = unstack(optax.tree.cast(grads, dtype))
         return jax.tree.map(jnp.add, total, (loss, grads)), None
 
-    zero = jnp.zeros((), jnp.float32), optax.tree.zeros_like(params, dtype=dtype)
-    total, _ = jax.lax.scan(add, zero, tokens_MxBxT)
-    return jax.tree.map(lambda leaf: leaf.astype(jnp.float32) / microbatches, total)
+    zero = jnp.zeros((), jnp.float32), unstack(optax.tree.zeros_like(params, dtype=dtype))
+    (loss, grads), _ = jax.lax.scan(add, zero, tokens_MxBxT)
+    if layers:
+        stacked = jax.tree.map(lambda *x: jnp.stack(x), *grads["blocks"])
+        grads = {**grads, "blocks": stacked}
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.float32) / microbatches, (loss, grads))
 
 
 def eval_step(
