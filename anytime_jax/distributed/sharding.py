@@ -1,7 +1,8 @@
 """Device mesh and shardings: one rule by axis name for parameters and arrays of their shape.
 
 Parameters, Adam's moments and the averages are sharded alike: the residual width is split over the
-mesh axis `fsdp`; heads, MLP and vocabulary over `tensor`; small vectors are replicated. A batch is
+mesh axis `fsdp`; heads, MLP and vocabulary over `tensor`; and the first axis that `data` divides is
+split over it too. A model is computed with parameters that are gathered over `data`. A batch is
 split over `data` and `fsdp` together. The layout changes results only by the rounding of sums in
 another order.
 """
@@ -60,13 +61,18 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def parameter_shardings(
-    params: Any, axes: Mapping[str, tuple[str | None, ...]], mesh: Mesh | AbstractMesh
+    params: Any,
+    axes: Mapping[str, tuple[str | None, ...]],
+    mesh: Mesh | AbstractMesh,
+    *,
+    gathered: bool = False,
 ) -> Any:
     """Returns a `NamedSharding` for every parameter, of a tree of arrays or shapes.
 
+    `gathered` is for parameters with which a model is computed, which are not split over `data`.
+
     A parameter is recognized by its name, the last dict key on its path. `axes` has the names of
-    its last axes (`decoder.PARAMETER_AXES`); extra leading axes, such as stacked layers, are not
-    split. Parameters that `axes` does not have are replicated.
+    its last axes (`decoder.PARAMETER_AXES`); other axes are split over `data` alone.
 
     Raises an InputError if a mesh axis does not divide an array's axis.
     """
@@ -83,9 +89,22 @@ def parameter_shardings(
                     f"{name}, {size} (its shape is {leaf.shape}): choose another "
                     f"mesh.{axis} or another size"
                 )
+        if not gathered and mesh.shape["data"] > 1:
+            spec = _split_over_data(leaf.shape, spec, mesh)
         return NamedSharding(mesh, PartitionSpec(*spec))
 
     return jax.tree_util.tree_map_with_path(sharding_of, params)
+
+
+def _split_over_data(
+    shape: Sequence[int], spec: Sequence[str | None], mesh: Mesh | AbstractMesh
+) -> list[Any]:
+    """Splits the first axis that is divided, if there is one."""
+    for i, (size, axis) in enumerate(zip(shape, spec, strict=True)):
+        parts = 1 if axis is None else mesh.shape[axis]
+        if size % (parts * mesh.shape["data"]) == 0:
+            return [*spec[:i], "data" if parts == 1 else (axis, "data"), *spec[i + 1 :]]
+    return list(spec)
 
 
 def state_shardings(

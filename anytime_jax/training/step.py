@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.config.clock import Clock
@@ -289,6 +289,7 @@ def loss_and_gradient(
         tokens_BxT: jax.Array,
         scale: jax.Array | None,
     ) -> tuple[jax.Array, Any]:
+        params = optax.tree.cast(params, jnp.float32)
         mean_loss = functools.partial(
             batch_mean_loss, config, constrain, rules=rules, boundary_scale=scale
         )
@@ -296,26 +297,67 @@ def loss_and_gradient(
         layers = config.layers if config.layer_loop == "unroll" else 0
         return _accumulate(value_and_grad, params, tokens_BxT, microbatches, accumulation, layers)
 
-    parts = 1 if constrain.mesh is None else constrain.mesh.shape["data"]
-    if constrain.mesh is not None and parts == constrain.mesh.size > 1:
+    mesh = constrain.mesh
+    if mesh is None or mesh.shape["data"] == 1:
+        return of_part(constrain, params, tokens_BxT, scale)
+    stored = sharding.parameter_shardings(params, decoder.parameter_axes(config), mesh)
+    params = _gather(config, constrain, params)
+    if mesh.shape["data"] == mesh.size:
         local = dataclasses.replace(constrain, is_local=True)
+
+        def of_device(*arguments: Any) -> tuple[jax.Array, Any]:
+            loss, grads = of_part(local, *arguments)
+            return jax.lax.pmean(loss, "data"), jax.tree.map(_mean_over_data, grads, stored)
+
         whole, rows = PartitionSpec(), PartitionSpec("data")
         return jax.shard_map(
-            lambda *arguments: jax.lax.pmean(of_part(local, *arguments), "data"),
-            mesh=constrain.mesh,
+            of_device,
+            mesh=mesh,
             in_specs=(whole, rows, whole),
-            out_specs=whole,
+            out_specs=(whole, jax.tree.map(lambda place: place.spec, stored)),
             check_vma=False,  # weights would become varying, and their gradients sums in each loop
         )(params, tokens_BxT, scale)
     path = resolve_path(config, constrain.platform, tokens_BxT.shape[1] - 1)
-    is_packed = path == "cudnn" and rules is not None and rules.masks
-    if parts == 1 or is_packed:
+    if path == "cudnn" and rules is not None and rules.masks:
         return of_part(constrain, params, tokens_BxT, scale)
     within = dataclasses.replace(constrain, batch_axes=("fsdp",))
-    tokens_SxBxT = tokens_BxT.reshape(parts, -1, tokens_BxT.shape[1])
+    tokens_SxBxT = tokens_BxT.reshape(mesh.shape["data"], -1, tokens_BxT.shape[1])
     of_rows = functools.partial(of_part, within)
     of_parts = jax.vmap(of_rows, in_axes=(None, 0, None), spmd_axis_name="data")
-    return jax.tree.map(lambda leaf: leaf.mean(axis=0), of_parts(params, tokens_SxBxT, scale))
+    losses, grads = of_parts(params, tokens_SxBxT, scale)
+    grads = jax.tree.map(lambda leaf: leaf.mean(axis=0), grads)
+    return losses.mean(), jax.lax.with_sharding_constraint(grads, stored)
+
+
+def _mean_over_data(grad: jax.Array, stored: NamedSharding) -> jax.Array:
+    """Returns a device's part of the mean of the gradients of all parts of `data`."""
+    if "data" not in stored.spec:
+        return jax.lax.pmean(grad, "data")
+    axis = stored.spec.index("data")
+    total = jax.lax.psum_scatter(grad, "data", scatter_dimension=axis, tiled=True)
+    return total / jax.lax.axis_size("data")
+
+
+def _gather(
+    config: decoder.ModelConfig, constrain: sharding.ShardingConstraint, params: decoder.Params
+) -> decoder.Params:
+    """Returns parameters gathered over `data`, in 16 bits where only products of 16 bits use them.
+
+    Such products round the parameters anyway.
+    """
+    if constrain.mesh is None or constrain.mesh.shape["data"] == 1:
+        return params
+    dtypes: dict[str, Any] = {}
+    if decoder.block_class(config) is decoder.Block:
+        dtypes = dict.fromkeys((*decoder.MATRIX_AXES, "head"), config.dtype)
+
+    def rounded(path: Any, leaf: jax.Array) -> jax.Array:
+        return leaf.astype(dtypes.get(path[-1].key, leaf.dtype))
+
+    axes = decoder.parameter_axes(config)
+    places = sharding.parameter_shardings(params, axes, constrain.mesh, gathered=True)
+    params = jax.tree_util.tree_map_with_path(rounded, params)
+    return jax.lax.with_sharding_constraint(params, places)
 
 
 def _accumulate(
@@ -414,6 +456,7 @@ def batch_token_losses(
 
     `of_logits` is as in `token_losses_from_hidden`.
     """
+    params = optax.tree.cast(_gather(config, constrain, params), jnp.float32)
     hidden_BxLxD, targets_BxL = _run_model(config, constrain, params, tokens_BxT, rules)
     return token_losses_from_hidden(
         hidden_BxLxD,
