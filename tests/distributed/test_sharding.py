@@ -28,7 +28,8 @@ CONFIG = dataclasses.replace(
 )
 BATCH = 8
 
-# Of every matrix; those of "blocks" are stacked over layers. Other parameters are replicated.
+# Of every matrix that is gathered over data; those of "blocks" are stacked over layers. Other
+# parameters are then replicated.
 SPECS = {
     "embedding": PartitionSpec("tensor", "fsdp"),
     "head": PartitionSpec("fsdp", "tensor"),
@@ -36,6 +37,11 @@ SPECS = {
     "attn_out": PartitionSpec(None, "tensor", "fsdp"),
     "mlp_in": PartitionSpec(None, "fsdp", None, "tensor"),
     "mlp_out": PartitionSpec(None, "tensor", "fsdp"),
+}
+# The first axis that data divides: of two parts the layers, of eight the next.
+SPLIT_OVER_DATA = {
+    2: {"embedding": 0, "head": 0, "blocks": 0},
+    8: {"embedding": 0, "head": 0, "blocks": 1},
 }
 
 
@@ -85,7 +91,7 @@ def test_grouped_queries_and_a_tied_head_are_sharded_as_their_parts():
     sizes = {"q": (16, 1, 24), "kv": (16, 2, 12), "attn_out": (24, 16)}
     for name, (D, *parts, E) in sizes.items():
         shape = params["blocks"][name].addressable_shards[0].data.shape
-        assert shape == (config.layers, D // 2, *parts, E // 2)
+        assert shape == (config.layers // 2, D // 2, *parts, E // 2)
 
 
 @pytest.mark.slow
@@ -102,6 +108,9 @@ def test_layouts_give_the_same_loss_and_gradients(axes):
         if name in SPECS:
             spec = (*SPECS[name], *[None] * (leaf.ndim - len(SPECS[name])))
             parts = [1 if axis is None else mesh.shape[axis] for axis in spec]
+            if axes[0] > 1:
+                split = SPLIT_OVER_DATA[axes[0]]
+                parts[split.get(name, split["blocks"])] *= axes[0]
             expected = tuple(n // p for n, p in zip(leaf.shape, parts, strict=True))
             assert leaf.addressable_shards[0].data.shape == expected
 
@@ -130,8 +139,11 @@ def test_gradients_are_summed_over_data_once_an_update(axes):
     of_data = [x for x in program.collectives if "data" in x.axes]
     assert of_data
     assert not any(x.in_loop for x in of_data)
-    gradients = 4 * decoder.count_params(config.model)["all"] / axes[1]
-    assert sum(x.calls * x.bytes for x in of_data) == pytest.approx(gradients, rel=0.1)
+    # Gradients are reduced, and weights gathered.
+    both = 2 * 4 * decoder.count_params(config.model)["all"] / axes[1]
+    sizes = [x.bytes * (axes[0] if x.kind == "reduce-scatter" else 1) for x in of_data]
+    total = sum(x.calls * size for x, size in zip(of_data, sizes, strict=True))
+    assert total == pytest.approx(both, rel=0.1)
 
 
 def test_parameters_moments_and_averages_are_sharded_alike():
@@ -140,11 +152,15 @@ def test_parameters_moments_and_averages_are_sharded_alike():
     state = jax.eval_shape(optimizer.init, params)
     of_state = sharding.state_shardings(state, params, decoder.PARAMETER_AXES, mesh)
     of_params = sharding.parameter_shardings(params, decoder.PARAMETER_AXES, mesh)
-    for name, leaf in {**of_params, **of_params["blocks"]}.items():
-        if name in SPECS:
-            assert leaf.spec == SPECS[name]
-        elif name != "blocks":
-            assert leaf["scale"].is_fully_replicated
+    whole = sharding.parameter_shardings(params, decoder.PARAMETER_AXES, mesh, gathered=True)
+    for places, over_data in ((whole, False), (of_params, True)):
+        for name, leaf in {**places, **places["blocks"]}.items():
+            if name in SPECS:
+                first, *others = SPECS[name]
+                split = "data" if first is None else (first, "data")
+                assert leaf.spec == PartitionSpec(split if over_data else first, *others)
+            elif name != "blocks":
+                assert leaf["scale"].is_fully_replicated is not over_data
     adam, average = of_state[0][0], averaging.find_state(of_state)
     assert set(average.averages) == {"f6.25", "f25"}
     for tree in (adam.mu, adam.nu, *average.averages.values()):
@@ -166,7 +182,8 @@ def test_factored_moments_and_placeholders_are_replicated():
     ):
         split += not place.is_fully_replicated
         assert place.is_fully_replicated or leaf.shape in shapes.values()
-    assert split == len(SPECS)  # the momentum
+    scales = [x for x in jax.tree.leaves(state) if x.shape in ((2, 16), (16,))]
+    assert split == len(SPECS) + len(scales)  # the momentum, and what has the shape of a scale
 
 
 def test_a_state_without_names_is_sharded_by_shapes():
