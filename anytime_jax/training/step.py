@@ -298,44 +298,52 @@ def loss_and_gradient(
         return _accumulate(value_and_grad, params, tokens_BxT, microbatches, accumulation, layers)
 
     mesh = constrain.mesh
+
+    def mean(sums: tuple[jax.Array, Any], parts: int = 1) -> tuple[jax.Array, Any]:
+        return jax.tree.map(lambda leaf: leaf / (parts * microbatches), sums)
+
     if mesh is None or mesh.shape["data"] == 1:
-        return of_part(constrain, params, tokens_BxT, scale)
+        return mean(of_part(constrain, params, tokens_BxT, scale))
+    parts = mesh.shape["data"]
     stored = sharding.parameter_shardings(params, decoder.parameter_axes(config), mesh)
     params = _gather(config, constrain, params)
-    if mesh.shape["data"] == mesh.size:
+    if parts == mesh.size:
         local = dataclasses.replace(constrain, is_local=True)
 
         def of_device(*arguments: Any) -> tuple[jax.Array, Any]:
             loss, grads = of_part(local, *arguments)
-            return jax.lax.pmean(loss, "data"), jax.tree.map(_mean_over_data, grads, stored)
+            return jax.lax.psum(loss, "data"), jax.tree.map(_sum_over_data, grads, stored)
 
         whole, rows = PartitionSpec(), PartitionSpec("data")
-        return jax.shard_map(
+        of_devices = jax.shard_map(
             of_device,
             mesh=mesh,
             in_specs=(whole, rows, whole),
             out_specs=(whole, jax.tree.map(lambda place: place.spec, stored)),
             check_vma=False,  # weights would become varying, and their gradients sums in each loop
-        )(params, tokens_BxT, scale)
+        )
+        return mean(of_devices(params, tokens_BxT, scale), parts)
     path = resolve_path(config, constrain.platform, tokens_BxT.shape[1] - 1)
     if path == "cudnn" and rules is not None and rules.masks:
-        return of_part(constrain, params, tokens_BxT, scale)
+        return mean(of_part(constrain, params, tokens_BxT, scale))
     within = dataclasses.replace(constrain, batch_axes=("fsdp",))
-    tokens_SxBxT = tokens_BxT.reshape(mesh.shape["data"], -1, tokens_BxT.shape[1])
+    tokens_SxBxT = tokens_BxT.reshape(parts, -1, tokens_BxT.shape[1])
     of_rows = functools.partial(of_part, within)
     of_parts = jax.vmap(of_rows, in_axes=(None, 0, None), spmd_axis_name="data")
     losses, grads = of_parts(params, tokens_SxBxT, scale)
-    grads = jax.tree.map(lambda leaf: leaf.mean(axis=0), grads)
-    return losses.mean(), jax.lax.with_sharding_constraint(grads, stored)
+    grads = jax.tree.map(lambda leaf: leaf.sum(axis=0), grads)
+    return mean((losses.sum(), jax.lax.with_sharding_constraint(grads, stored)), parts)
 
 
-def _mean_over_data(grad: jax.Array, stored: NamedSharding) -> jax.Array:
-    """Returns a device's part of the mean of the gradients of all parts of `data`."""
+def _sum_over_data(grad: jax.Array, stored: NamedSharding) -> jax.Array:
+    """Returns a device's part of the sum of the gradients of all parts of `data`."""
     if "data" not in stored.spec:
-        return jax.lax.pmean(grad, "data")
+        return jax.lax.psum(grad, "data")
     axis = stored.spec.index("data")
-    total = jax.lax.psum_scatter(grad, "data", scatter_dimension=axis, tiled=True)
-    return total / jax.lax.axis_size("data")
+    # Parts on an axis of their own: TPUs sum others whole where their sizes are odd.
+    parts = jax.lax.axis_size("data")
+    split = (*grad.shape[:axis], parts, -1, *grad.shape[axis + 1 :])
+    return jax.lax.psum_scatter(grad.reshape(split), "data", scatter_dimension=axis)
 
 
 def _gather(
@@ -368,7 +376,7 @@ def _accumulate(
     dtype: Dtype,
     layers: int,
 ) -> tuple[jax.Array, Any]:
-    """Returns the mean loss and gradient of a batch, one microbatch after another.
+    """Returns the sums of the microbatches' losses and gradients, float32.
 
     With a number of `layers`, the gradient of each is added apart, so that the product that
     computes it adds it too: gradients of unrolled layers would be concatenated first.
@@ -395,7 +403,7 @@ def _accumulate(
     if layers:
         stacked = jax.tree.map(lambda *x: jnp.stack(x), *grads["blocks"])
         grads = {**grads, "blocks": stacked}
-    return jax.tree.map(lambda leaf: leaf.astype(jnp.float32) / microbatches, (loss, grads))
+    return loss, optax.tree.cast(grads, jnp.float32)
 
 
 def eval_step(

@@ -342,8 +342,8 @@ def _integer(instruction: Instruction) -> int | None:
 def bytes_accessed(module: Module, computation: Computation, instruction: Instruction) -> int:
     """Returns the bytes that a kernel reads and writes.
 
-    A fusion that uses a slice of an operand reads only the slice; a fusion that updates a slice in
-    place writes only the slice.
+    A fusion that uses a slice of an operand reads only the slice; a fusion that updates a slice or
+    scattered rows in place reads and writes only these.
     """
     if instruction.opcode == "fusion":
         return _fusion_bytes(module, computation, instruction)
@@ -356,6 +356,8 @@ def bytes_accessed(module: Module, computation: Computation, instruction: Instru
             return 2 * instruction.bytes
         case "dynamic-update-slice":
             return 2 * sum(array.bytes for array in arrays[1])
+        case "scatter":
+            return read - arrays[0][0].bytes + 2 * arrays[2][0].bytes
         case "copy-start":
             return instruction.arrays[0].bytes + read
         case "slice-start":
@@ -382,7 +384,7 @@ def _fusion_bytes(module: Module, computation: Computation, instruction: Instruc
     for number, operand in enumerate(instruction.operands):
         size = sum(array.bytes for array in computation.arrays_of(operand))
         total += min(size, _bytes_read(module, inside, parameters[number], size))
-    return total + sum(_bytes_written(inside, name) for name in _results(inside))
+    return total + sum(_bytes_written(module, inside, name) for name in _results(inside))
 
 
 def _bytes_read(module: Module, inside: Computation, name: str, size: int) -> int:
@@ -394,6 +396,8 @@ def _bytes_read(module: Module, inside: Computation, name: str, size: int) -> in
             total += user.bytes
         elif is_updated or user.opcode in COLLECTIVES:
             continue
+        elif user.opcode == "scatter" and user.operands[0] == name:
+            total += sum(array.bytes for array in inside.arrays_of(user.operands[2]))
         elif user.opcode == "tuple" and inside.instructions[name].opcode == "parameter":
             continue  # the buffers of overlapping communication are returned unchanged
         elif user.opcode == "fusion":
@@ -414,13 +418,26 @@ def _results(inside: Computation) -> Iterator[str]:
     yield from root.operands if root.opcode == "tuple" else (root.name,)
 
 
-def _bytes_written(inside: Computation, name: str) -> int:
+def _bytes_written(module: Module, inside: Computation, name: str) -> int:
     instruction = inside.instructions[name]
-    source = instruction
-    while source.opcode in _VIEWS and source.operands[0] in inside.instructions:
-        source = inside.instructions[source.operands[0]]
+    source = _without_views(inside, name)
+    if source.opcode == "fusion":
+        nested = called(module, source)
+        return _bytes_written(module, nested, nested.root)
     if source.opcode == "dynamic-update-slice":
         return sum(array.bytes for array in inside.arrays_of(source.operands[1]))
+    if source.opcode == "scatter":
+        updated = _without_views(inside, source.operands[0])
+        if updated.opcode == "parameter":
+            return sum(array.bytes for array in inside.arrays_of(source.operands[2]))
     if instruction.opcode in ("parameter", *COLLECTIVES) and inside.root != name:
         return 0
     return instruction.bytes
+
+
+def _without_views(inside: Computation, name: str) -> Instruction:
+    """Returns the instruction whose result another one is or views."""
+    source = inside.instructions[name]
+    while source.opcode in _VIEWS and source.operands[0] in inside.instructions:
+        source = inside.instructions[source.operands[0]]
+    return source

@@ -178,7 +178,7 @@ class _Analysis:
                     running[instruction.name] = number
                     continue
                 wait(number)
-                if instruction.opcode != "fusion":
+                if instruction.opcode != "fusion" or _is_reduce_scatter(instruction):
                     continue
             kernel = self._kernel(computation, instruction, calls)
             self.kernels.append(kernel)
@@ -316,9 +316,20 @@ def _find_communication(module: hlo.Module, instruction: hlo.Instruction) -> hlo
         return None
     if instruction.opcode in ("async-start", "fusion"):
         inside = hlo.called(module, instruction).instructions.values()
-        return next((x for x in inside if x.opcode in hlo.COLLECTIVES), None)
+        found = next((x for x in inside if x.opcode in hlo.COLLECTIVES), None)
+        if found is None or not _is_reduce_scatter(instruction):
+            return found
+        return dataclasses.replace(
+            instruction, opcode="reduce-scatter", attributes=found.attributes
+        )
     is_communication = instruction.opcode.removesuffix("-start") in hlo.COLLECTIVES
     return instruction if is_communication else None
+
+
+def _is_reduce_scatter(instruction: hlo.Instruction) -> bool:
+    """Whether it is the fusion of a sum and a slice that a TPU runs as one reduce-scatter."""
+    is_fusion = instruction.opcode == "fusion"
+    return is_fusion and instruction.attribute("calls").startswith("all-reduce-scatter")
 
 
 def _result_size(communication: hlo.Instruction) -> int:

@@ -101,6 +101,45 @@ ENTRY %main (x: f32[100,4], y: f32[1,4], z: s32[]) -> f32[100,4] {
     assert moved == 16 + 16 + 4 + 16  # the slice, y, the index, and what is written
 
 
+@pytest.mark.parametrize(
+    ("table", "moved"),
+    [
+        ("parameter(0)", 8 + 3 * 32),  # the rows, what is added to them, and their sums
+        ("broadcast(%zero), dimensions={}", 8 + 32 + 1600),  # the rows, and the whole new table
+    ],
+)
+def test_rows_are_scattered_in_place_also_inside_another_fusion(table, moved):
+    module = hlo.parse(
+        """HloModule m
+
+%scatter (a: f32[100,4], i: s32[2], b: f32[2,4]) -> f32[100,4] {
+  %a = f32[100,4]{1,0} parameter(0)
+  %zero = f32[] constant(0)
+  %table = f32[100,4]{1,0} TABLE
+  %i = s32[2]{0} parameter(1)
+  %b = f32[2,4]{1,0} parameter(2)
+  ROOT %u = f32[100,4]{1,0} scatter(%table, %i, %b), to_apply=%add
+}
+
+%body (c: f32[100,4], j: s32[2], d: f32[2,4]) -> f32[100,4] {
+  %c = f32[100,4]{1,0} parameter(0)
+  %j = s32[2]{0} parameter(1)
+  %d = f32[2,4]{1,0} parameter(2)
+  ROOT %f = f32[100,4]{1,0} fusion(%c, %j, %d), kind=kCustom, calls=%scatter
+}
+
+ENTRY %main (x: f32[100,4], y: s32[2], z: f32[2,4]) -> f32[100,4] {
+  %x = f32[100,4]{1,0} parameter(0)
+  %y = s32[2]{0} parameter(1)
+  %z = f32[2,4]{1,0} parameter(2)
+  ROOT %f = f32[100,4]{1,0} fusion(%x, %y, %z), kind=kCustom, calls=%body
+}
+""".replace("TABLE", table)
+    )
+    main = module.computations["main"]
+    assert hlo.bytes_accessed(module, main, main.instructions["f"]) == moved
+
+
 def test_loop_that_the_compiler_unrolled_has_fewer_iterations():
     module = hlo.parse("""HloModule m
 

@@ -140,6 +140,27 @@ def test_program_counted_by_hand():
     assert roofline.seconds == roofline.kernel_seconds + roofline.exposed_seconds
 
 
+def test_sum_and_slice_that_a_tpu_fuses_are_one_reduce_scatter():
+    module = hlo.parse("""HloModule m
+
+%all-reduce-scatter (a: f32[16]) -> f32[4] {
+  %a = f32[16]{0} parameter(0)
+  %sum = f32[16]{0} all-reduce(%a), replica_groups={{0,1,2,3}}, to_apply=%add
+  %id = u32[] partition-id()
+  ROOT %s = f32[4]{0} dynamic-slice(%sum, %id), dynamic_slice_sizes={4}
+}
+
+ENTRY %main (x: f32[16]) -> f32[4] {
+  %x = f32[16]{0} parameter(0)
+  ROOT %f = f32[4]{0} fusion(%x), kind=kCustom, calls=%all-reduce-scatter
+}
+""")
+    roofline = analyze(module, DeviceSpec(1.0, bandwidth=1.0, links=1.0), {"data": 4})
+    (one,) = roofline.collectives
+    assert (one.kind, one.axes, one.bytes, one.seconds) == ("reduce-scatter", "data", 16, 48)
+    assert not roofline.kernels
+
+
 @pytest.mark.parametrize(
     ("kind", "group", "seconds"),
     [
