@@ -47,7 +47,7 @@ def test_mesh_is_that_of_the_run_if_it_fits(run, dataset):
         assert len(said) == lines
         np.testing.assert_allclose(losses, expected, rtol=1e-5)
         head = params["head"]
-        assert head.addressable_shards[0].data.size == head.size // math.prod(shape[1:])
+        assert head.addressable_shards[0].data.size == head.size // math.prod(shape)
     assert all(str(size) in said[0] for size in (16, 8))
 
 

@@ -56,5 +56,6 @@ def test_state_is_sharded_and_named_like_parameters():
     assert len([name for name in names if "/nu/" in name]) == 6
     shardings = sharding.state_shardings(state, params, decoder.PARAMETER_AXES, mesh)
     inner = shardings[0].inner_states["matrices"].inner_state
-    assert inner.momentum.mu["blocks"]["qkv"].spec == PartitionSpec(None, "fsdp", None, "tensor")
+    split = PartitionSpec(None, ("fsdp", "data"), None, "tensor")
+    assert inner.momentum.mu["blocks"]["qkv"].spec == split
     assert inner.nu["blocks"]["qkv"].spec == PartitionSpec(None, None, None, "tensor")
