@@ -59,6 +59,8 @@ _COMMON = {
     "logits_via_embedding": False,
     "steps": 10,
 }
+# The default block has no such norms; this one has the same sublayers otherwise.
+_QK_NORM = {"decoder_block": "qwen3", "use_qk_norm": True}
 
 Settings = Mapping[str, object]
 
@@ -204,7 +206,7 @@ def _race(name: str, case: Case, device: DeviceSpec) -> Iterator[Program]:
             is_faster = program.roofline.seconds < best.roofline.seconds
             if program.memory <= device.memory and is_faster:
                 settings, best = tried, program
-    qk_norm = {**settings, "use_qk_norm": True}
+    qk_norm = {**settings, **_QK_NORM}
     yield _compile_theirs(f"{best.name}, qk-norm", case, device, qk_norm)
 
 

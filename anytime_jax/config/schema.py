@@ -184,8 +184,9 @@ class MeshConfig:
     """Devices along each axis of the mesh.
 
     Attributes:
-      data: devices that split the batch and replicate the parameters; -1 for all that remain.
-      fsdp: devices that split the batch and the parameters.
+      data: devices that split the batch and the state, and compute with whole parameters; -1 for
+        all that remain.
+      fsdp: devices that split the batch, the state and the parameters that they compute with.
       tensor: devices that split each matrix product.
     """
 

@@ -1,7 +1,8 @@
 """Memory of a run's state on each device, by its shardings, without any array."""
 
+import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
@@ -13,28 +14,43 @@ from anytime_jax.formatting import format_bytes
 ADVICE = "take more microbatches, another model.remat, a larger mesh.fsdp or fewer averages"
 
 
-class StateMemory(NamedTuple):
-    """Bytes on each device."""
+@dataclasses.dataclass(frozen=True)
+class StateMemory:
+    """Bytes on each device; `gathered` are those of parameters that are not split over `data`."""
 
     parameters: int
     moments: int
     averages: int
+    gathered: int
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each part of the state."""
+        return {
+            "parameters": self.parameters,
+            "moments": self.moments,
+            "averages": self.averages,
+        }
 
     def gradients(self, config: Config) -> int:
-        """Bytes of the gradient, which microbatches sum in the type `config.accumulation`."""
+        """Bytes of the gradient, which microbatches sum in the type `config.accumulation`.
+
+        Each part of `data` sums its own, of all parameters.
+        """
         halves = config.microbatches > 1 and config.accumulation == "bfloat16"
-        return self.parameters // 2 if halves else self.parameters
+        return self.gathered // 2 if halves else self.gathered
 
     def least(self, config: Config) -> int:
-        """State and gradient, which the clip needs whole: a lower bound for any program."""
-        return sum(self) + self.gradients(config)
+        """State and gradient: a lower bound for any program."""
+        return sum(self.sizes.values()) + self.gradients(config)
 
 
 def measure_state(state: TrainState) -> StateMemory:
     """Returns the memory of a state, given as arrays or as abstract arrays with shardings."""
     averages = _bytes_on_device(averaging.averages(state.opt_state))
     moments = _bytes_on_device(state.opt_state) - averages
-    return StateMemory(_bytes_on_device(state.params), moments, averages)
+    parameters = _bytes_on_device(state.params)
+    return StateMemory(parameters, moments, averages, _bytes_on_device(state.params, "data"))
 
 
 def state_bytes(state: TrainState) -> int:
@@ -44,7 +60,7 @@ def state_bytes(state: TrainState) -> int:
 
 def describe(memory: StateMemory, config: Config, available: int | None) -> str:
     """Returns a line on the memory of each device; `available` is None if unknown."""
-    parts = [f"{format_bytes(size)} {name}" for name, size in memory._asdict().items() if size]
+    parts = [f"{format_bytes(size)} {name}" for name, size in memory.sizes.items() if size]
     text = " + ".join([*parts, f"{format_bytes(memory.gradients(config))} gradients"])
     total = f" of {format_bytes(available)}" if available is not None else ""
     return f"{text} = {format_bytes(memory.least(config))} at least{total} on each device"
@@ -64,8 +80,12 @@ def describe_program(compiled: jax.stages.Compiled, available: int | None) -> st
     return f"{text}, which is MORE THAN there is: if it does not fit, {ADVICE}"
 
 
-def _bytes_on_device(tree: Any) -> int:
-    sizes = (
-        math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree)
-    )
-    return sum(sizes)
+def _bytes_on_device(tree: Any, gathered: str = "") -> int:
+    """Returns the bytes of arrays on each device, as if an axis of the mesh did not split them."""
+    total = 0
+    for x in jax.tree.leaves(tree):
+        size = math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
+        spec = getattr(x.sharding, "spec", ())
+        names = {y for axis in spec for y in (axis if isinstance(axis, tuple) else (axis,))}
+        total += size * (x.sharding.mesh.shape[gathered] if gathered in names else 1)
+    return total

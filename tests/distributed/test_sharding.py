@@ -124,9 +124,7 @@ def test_olmo2_in_bfloat16_gives_the_same_loss_and_gradients():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), grads, grads_one)
 
 
-@pytest.mark.parametrize(
-    "axes", [pytest.param((8, 1, 1), marks=pytest.mark.slow), (2, 2, 1)], ids=str
-)
+@pytest.mark.parametrize("axes", [(8, 1, 1), (2, 2, 1)], ids=str)
 def test_gradients_are_summed_over_data_once_an_update(axes):
     mesh = mesh_of(*axes)
     config = quickstart.get_config()

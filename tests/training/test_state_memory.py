@@ -1,5 +1,7 @@
 """Memory of a run: against what XLA's compiler assigns."""
 
+import dataclasses
+
 import jax
 import pytest
 import small_run
@@ -26,7 +28,7 @@ def test_state_bytes_equal_compiler_arguments(devices, axes):
     config, mesh = small_run.config("run"), small_run.mesh(devices, **axes)
     program = make_program(config, mesh)
     analysis = lower_update(program, config, mesh).compile().memory_analysis()
-    state = sum(measure_state(program.abstract_state)) + 4  # the step
+    state = sum(measure_state(program.abstract_state).sizes.values()) + 4  # the step
     tokens = 4 * config.batch_size * (config.model.length + 1) // sharding.batch_shards(mesh)
     assert analysis.argument_size_in_bytes == state + tokens + 4
     assert analysis.alias_size_in_bytes == state
@@ -38,11 +40,22 @@ def test_measure_state():
         return measure_state(program.abstract_state)
 
     state = measure()
-    parameters, moments, averages = state
+    parameters, moments, averages = state.sizes.values()
     assert moments == 2 * parameters + 4 * SCALARS
     assert averages == 2 * parameters
-    assert state.least(small_run.config("run")) == sum(state) + parameters
+    assert state.least(small_run.config("run")) == sum(state.sizes.values()) + parameters
     assert measure(averages=()).averages == 0
+
+
+def test_gradients_are_not_split_over_data():
+    def measure(data):
+        mesh = small_run.mesh(data * 2, data=data, fsdp=2)
+        program = make_program(small_run.config("run"), mesh)
+        return measure_state(program.abstract_state)
+
+    one, four = measure(1), measure(4)
+    assert one.gathered == four.gathered == one.parameters
+    assert four.parameters < 0.3 * one.parameters  # small vectors are on every device
 
 
 @pytest.mark.parametrize(
@@ -51,7 +64,7 @@ def test_measure_state():
 )
 def test_gradients_have_the_type_in_which_microbatches_sum_them(microbatches, accumulation, size):
     config = small_run.config("run", microbatches=microbatches, accumulation=accumulation)
-    state = StateMemory(1000, 2000, 3000)
+    state = StateMemory(125, 2000, 3875, 1000)
     assert state.gradients(config) == size
     assert state.least(config) == 6000 + size
     assert f"{format_bytes(size)} gradients" in state_memory.describe(state, config, None)
@@ -59,10 +72,10 @@ def test_gradients_have_the_type_in_which_microbatches_sum_them(microbatches, ac
 
 def test_describe():
     config = small_run.config("run")
-    state = StateMemory(600_000_000, 1_200_000_000, 3_000_000_000)
+    state = StateMemory(600_000_000, 1_200_000_000, 3_000_000_000, 600_000_000)
     text = "600 MB parameters + 1.2 GB moments + 3 GB averages + 600 MB gradients = 5.4 GB at least"
     assert state_memory.describe(state, config, 80_000_000_000) == f"{text} of 80 GB on each device"
-    without = state_memory.describe(state._replace(averages=0), config, None)
+    without = state_memory.describe(dataclasses.replace(state, averages=0), config, None)
     assert "averages" not in without
     assert without.endswith("= 2.4 GB at least on each device")
 

@@ -144,7 +144,7 @@ def is_out_of_memory(error: Exception) -> bool:
 def _memory(program: step.Program, compiled: jax.stages.Compiled) -> dict[str, int]:
     analysis: Any = compiled.memory_analysis()
     state = measure_state(program.abstract_state)
-    return {**state._asdict(), "temporaries": analysis.temp_size_in_bytes}
+    return {**state.sizes, "temporaries": analysis.temp_size_in_bytes}
 
 
 def group_collectives(
