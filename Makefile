@@ -48,7 +48,7 @@ docs: $(VENV)/.installed-docs  ## Build the documentation as a site, in site/
 compilers: .venv-tpu/.installed .venv-cuda/.installed  ## The compilers for TPUs and GPUs (2.7 GB)
 
 clean:  ## Remove the virtual environments; runs and data stay
-	rm -rf $(VENV) $(VENV312) .venv-tpu .venv-cuda site .cache
+	rm -rf $(VENV) $(VENV312) .venv-tpu .venv-cuda .venv-maxtext site .cache
 
 # The first command of a recipe fails early and says what to do where Python is too old or bare.
 $(VENV)/.installed: pyproject.toml

@@ -187,7 +187,7 @@ def _measure(options: argparse.Namespace) -> record.Result:
         case = CASES[name]
         device = DEVICE_SPECS[case.device]
         rows += [program.row(device) for program in _race(name, case, device)]
-    return record.Result("Updates for absent TPUs, by one roofline", rows)
+    return record.Result("Updates for absent TPUs, by one roofline", rows, _versions())
 
 
 def _race(name: str, case: Case, device: DeviceSpec) -> Iterator[Program]:
@@ -218,6 +218,13 @@ def _make_environment(python: str) -> None:
     _run(python, "-m", "venv", str(ENVIRONMENT))
     _run(_python(), "-m", "pip", "install", "--quiet", MAXTEXT)
     done.touch()
+
+
+def _versions() -> dict[str, str]:
+    """Returns the versions of what compiles both sides."""
+    names = ("maxtext", "jax", "libtpu")
+    code = f"import importlib.metadata as m; print(*map(m.version, {names}))"
+    return dict(zip(names, _run(_python(), "-c", code).split(), strict=True))
 
 
 def _compile_ours(name: str, case: Case, device: DeviceSpec, arguments: Sequence[str]) -> Program:

@@ -289,7 +289,7 @@ def loss_and_gradient(
         tokens_BxT: jax.Array,
         scale: jax.Array | None,
     ) -> tuple[jax.Array, Any]:
-        params = optax.tree.cast(params, jnp.float32)
+        params = cast(decoder.Params, optax.tree.cast(params, jnp.float32))
         mean_loss = functools.partial(
             batch_mean_loss, config, constrain, rules=rules, boundary_scale=scale
         )
@@ -464,7 +464,8 @@ def batch_token_losses(
 
     `of_logits` is as in `token_losses_from_hidden`.
     """
-    params = optax.tree.cast(_gather(config, constrain, params), jnp.float32)
+    gathered = _gather(config, constrain, params)
+    params = cast(decoder.Params, optax.tree.cast(gathered, jnp.float32))
     hidden_BxLxD, targets_BxL = _run_model(config, constrain, params, tokens_BxT, rules)
     return token_losses_from_hidden(
         hidden_BxLxD,
