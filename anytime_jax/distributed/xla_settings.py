@@ -20,16 +20,21 @@ _OLD_NAME = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 
 
 class Setting(NamedTuple):
-    """Compiler option or environment variable, what it does, and who recommends it."""
+    """Compiler option or environment variable, what it does, and who recommends it.
+
+    `device` is a part of the `jax.Device.device_kind` of the devices that it is for.
+    """
 
     name: str
     value: Any
     effect: str
     source: str
+    device: str = ""
 
 
 _TIPS = "https://docs.nvidia.com/jax-toolbox/performance-profiling/gpu-performance"
 _MAXTEXT = "AI-Hypercomputer/maxtext, benchmarks/xla_flags_library.py"
+_V5E = "v5 lite"  # libtpu 0.0.52 warns of wrong results on other TPUs, and refuses
 
 COMPILER_OPTIONS = {
     "cpu": (),
@@ -47,18 +52,21 @@ COMPILER_OPTIONS = {
             True,
             "communication runs inside kernels that do not need it",
             _MAXTEXT,
+            _V5E,
         ),
         Setting(
             "xla_tpu_enable_async_collective_fusion_fuse_all_gather",
             True,
             "all-gathers run inside kernels that do not need their result",
             _MAXTEXT,
+            _V5E,
         ),
         Setting(
             "xla_tpu_enable_async_collective_fusion_multiple_steps",
             True,
             "communication may overlap several kernels",
             _MAXTEXT,
+            _V5E,
         ),
         Setting(
             "xla_tpu_overlap_compute_collective_tc",
@@ -94,7 +102,8 @@ def set_environment() -> None:
 
 def compiler_options(mesh: Mesh) -> dict[str, Any]:
     """Returns the options with which programs are compiled for the devices of a mesh."""
-    settings = COMPILER_OPTIONS.get(mesh.devices.flat[0].platform, ())
+    device = mesh.devices.flat[0]
+    settings = _compiler_settings(device.platform, device.device_kind)
     return {x.name: x.value for x in settings if not is_flag(x.name)}
 
 
@@ -110,12 +119,17 @@ def fast_compiler_options(mesh: Mesh) -> dict[str, Any]:
     return {} if is_flag(option) else {option: 1}
 
 
-def describe(platform: str) -> Iterator[tuple[Setting, str]]:
-    """Yields the settings of a platform, each with the value in force."""
-    for setting in COMPILER_OPTIONS[platform]:
+def describe(platform: str, device_kind: str) -> Iterator[tuple[Setting, str]]:
+    """Yields the settings for devices of a kind, each with the value in force."""
+    for setting in _compiler_settings(platform, device_kind):
         yield setting, "set by a flag" if is_flag(setting.name) else str(setting.value)
     for setting in ENVIRONMENT[platform]:
         yield setting, os.environ.get(setting.name) or os.environ.get(_OLD_NAME) or setting.value
+
+
+def _compiler_settings(platform: str, device_kind: str) -> list[Setting]:
+    settings = COMPILER_OPTIONS.get(platform, ())
+    return [x for x in settings if x.device in device_kind.lower()]
 
 
 def is_flag(name: str) -> bool:

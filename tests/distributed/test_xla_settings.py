@@ -13,8 +13,8 @@ from anytime_jax.training import step
 from configs import quickstart
 
 
-def mesh_of(platform):
-    device = types.SimpleNamespace(platform=platform)
+def mesh_of(platform, kind=""):
+    device = types.SimpleNamespace(platform=platform, device_kind=kind)
     return types.SimpleNamespace(devices=np.array([device]))
 
 
@@ -26,7 +26,7 @@ def test_flag_takes_precedence_over_option(variable, flags, monkeypatch):
     assert xla_settings.compiler_options(mesh_of("gpu"))[name] is True
     monkeypatch.setenv(variable, "--xla_one=1 " + flags.format(name))
     assert name not in xla_settings.compiler_options(mesh_of("gpu"))
-    values = {setting.name: value for setting, value in xla_settings.describe("gpu")}
+    values = {setting.name: value for setting, value in xla_settings.describe("gpu", "")}
     assert values[name] == "set by a flag"
 
 
@@ -39,6 +39,16 @@ def test_options_are_those_of_the_platform(monkeypatch):
     fast = xla_settings.fast_compiler_options
     assert fast(mesh_of("cpu")) == {"xla_backend_optimization_level": 1}
     assert fast(mesh_of("gpu")) == xla_settings.compiler_options(mesh_of("gpu"))
+
+
+def test_fused_communication_is_for_v5e_alone():
+    """Its compiler warns of wrong results elsewhere."""
+    name = "xla_tpu_enable_async_collective_fusion"
+    assert name in xla_settings.compiler_options(mesh_of("tpu", "TPU v5 lite"))
+    for kind in ("TPU v5", "TPU v6 lite", "TPU v4"):
+        names = xla_settings.compiler_options(mesh_of("tpu", kind))
+        assert names
+        assert not any(x.startswith(name) for x in names)
 
 
 NAMES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")  # the second is JAX's old one
@@ -63,7 +73,7 @@ def test_environment_that_is_set_stays(name, monkeypatch):
     xla_settings.set_environment()
     assert [os.environ.get(x) for x in NAMES].count("0.5") == 1
     assert sum(x in os.environ for x in NAMES) == 1
-    values = {setting.name: value for setting, value in xla_settings.describe("gpu")}
+    values = {setting.name: value for setting, value in xla_settings.describe("gpu", "")}
     assert values[NAMES[0]] == "0.5"
 
 

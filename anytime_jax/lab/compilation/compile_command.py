@@ -88,12 +88,13 @@ def run(arguments: argparse.Namespace) -> int:
         report = _compile(config, mesh, device, topology)
     if arguments.hlo:
         arguments.hlo.write_text(report.text, "utf-8")
+    kind = devices[0].device_kind
     if arguments.json:
-        settings = {x.name: value for x, value in xla_settings.describe(topology.platform)}
+        settings = {x.name: value for x, value in xla_settings.describe(topology.platform, kind)}
         names = {"topology": topology.name, "config": config.name, "settings": settings}
         print(json.dumps({**names, **report.to_dict()}))
     else:
-        for part in _describe(config, topology, report):
+        for part in _describe(config, topology, kind, report):
             console.print(part)
     return 0 if report.fits else 2
 
@@ -172,7 +173,10 @@ def _overrides(layout: program_search.Layout) -> str:
 
 
 def _describe(
-    config: schema.Config, topology: topologies.Topology, report: UpdateReport
+    config: schema.Config,
+    topology: topologies.Topology,
+    kind: str,
+    report: UpdateReport,
 ) -> Iterator[str | Table]:
     program, device = report.roofline, report.device
     tokens = config.clock.tokens_per_step
@@ -202,7 +206,7 @@ def _describe(
         f"roofline    {1e3 * program.seconds:.1f} ms an update ({times}): at most "
         f"{format_count(tokens / program.seconds)} tokens/s, MFU {report.highest_mfu:.1%}"
     )
-    for setting, value in xla_settings.describe(topology.platform):
+    for setting, value in xla_settings.describe(topology.platform, kind):
         yield f"setting     {setting.name} = {value}: {setting.effect}"
     yield _kernel_table(report)
     if program.collectives:
