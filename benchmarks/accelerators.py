@@ -3,10 +3,10 @@
     python -m benchmarks.accelerators [--cases 150m 7b]
 
 The first run makes `.venv-maxtext`, a Python 3.12 environment with MaxText and its compiler, which
-compiles both sides. Programs are kept in `.cache/accelerators`; delete those of ours after a
-change. `anytime_jax.lab.compilation.roofline` counts each from its text alone. MaxText's settings
-are searched from those of the case, one setting after another, for the least time of a program that
-fits; the table has every program tried.
+compiles both sides. Programs are written to `.cache/accelerators`, and MaxText's are kept there for
+the next run. `anytime_jax.lab.compilation.roofline` counts each from its text alone. MaxText's
+settings are searched from those of the case, one setting after another, for the least time of a
+program that fits; the table has every program tried.
 
 Both sides have the same shapes, rows in a batch, vocabulary, AdamW, bfloat16 products and clip of
 the gradient's norm. What differs:
@@ -75,7 +75,7 @@ class Case:
       choices: alternatives of the search, one group after another.
     """
 
-    device: str
+    device: DeviceSpec
     devices: int
     ours: Mapping[str, Sequence[str]]
     theirs: Settings
@@ -95,7 +95,7 @@ _150M = ("--config=configs/150m_inv_sqrt.py", "--topology=v5e:2x4")
 _7B = ("--config=configs/7b_inv_sqrt.py", "--topology=v5p:4x4x4")
 CASES = {
     "150m": Case(
-        device="tpu v5e",
+        device=DEVICE_SPECS["tpu v5e"],
         devices=8,
         ours={"five averages": _150M, "no averages": (*_150M, "--config.averages=()")},
         theirs={
@@ -120,7 +120,7 @@ CASES = {
         ),
     ),
     "7b": Case(
-        device="tpu v5p",
+        device=DEVICE_SPECS["tpu v5p"],
         devices=64,
         ours={"no averages": (*_7B, "--config.averages=()")},
         theirs={
@@ -185,29 +185,28 @@ def _measure(options: argparse.Namespace) -> record.Result:
     rows = []
     for name in options.cases:
         case = CASES[name]
-        device = DEVICE_SPECS[case.device]
-        rows += [program.row(device) for program in _race(name, case, device)]
+        rows += [program.row(case.device) for program in _race(name, case)]
     return record.Result("Updates for absent TPUs, by one roofline", rows, _versions())
 
 
-def _race(name: str, case: Case, device: DeviceSpec) -> Iterator[Program]:
+def _race(name: str, case: Case) -> Iterator[Program]:
     """Yields our programs, every program of MaxText that was tried, and its best with qk-norm."""
     for label, arguments in case.ours.items():
-        yield _compile_ours(f"{name}, {label}", case, device, arguments)
-    settings, best = case.theirs, _compile_theirs(f"{name}, MaxText", case, device, case.theirs)
+        yield _compile_ours(f"{name}, {label}", case, arguments)
+    settings, best = case.theirs, _compile_theirs(f"{name}, MaxText", case, case.theirs)
     yield best
     for choices in case.choices:
         start = settings
         for choice in choices:
             changes = ", ".join(f"{key}={value}" for key, value in choice.items())
             tried = {**start, **choice}
-            program = _compile_theirs(f"{best.name}, {changes}", case, device, tried)
+            program = _compile_theirs(f"{best.name}, {changes}", case, tried)
             yield program
             is_faster = program.roofline.seconds < best.roofline.seconds
-            if program.memory <= device.memory and is_faster:
+            if program.memory <= case.device.memory and is_faster:
                 settings, best = tried, program
     qk_norm = {**settings, **_QK_NORM}
-    yield _compile_theirs(f"{best.name}, qk-norm", case, device, qk_norm)
+    yield _compile_theirs(f"{best.name}, qk-norm", case, qk_norm)
 
 
 def _make_environment(python: str) -> None:
@@ -227,30 +226,27 @@ def _versions() -> dict[str, str]:
     return dict(zip(names, _run(_python(), "-c", code).split(), strict=True))
 
 
-def _compile_ours(name: str, case: Case, device: DeviceSpec, arguments: Sequence[str]) -> Program:
+def _compile_ours(name: str, case: Case, arguments: Sequence[str]) -> Program:
     output = PROGRAMS / _file_name(name)
-    if not output.with_suffix(".json").exists():
-        report = _run(
-            *(_python(), "-m", "anytime_jax", "compile", *arguments, "--json"),
-            f"--hlo={output}.hlo",
-        )
-        sizes = json.loads(report.splitlines()[-1])["memory"]
-        output.with_suffix(".json").write_text(json.dumps(sizes), "utf-8")
-    return _count(name, case, device, output)
+    command = (_python(), "-m", "anytime_jax", "compile", *arguments)
+    report = _run(*command, "--json", f"--hlo={output}.hlo")
+    sizes = json.loads(report.splitlines()[-1])["memory"]
+    output.with_suffix(".json").write_text(json.dumps(sizes), "utf-8")
+    return _count(name, case, output)
 
 
-def _compile_theirs(name: str, case: Case, device: DeviceSpec, settings: Settings) -> Program:
+def _compile_theirs(name: str, case: Case, settings: Settings) -> Program:
     output = PROGRAMS / _file_name(name)
     if not output.with_suffix(".json").exists():
         pairs = [f"{key}={value}" for key, value in {**_COMMON, **settings}.items()]
         _run(_python(), str(_WORKER), str(output), *pairs)
-    return _count(name, case, device, output)
+    return _count(name, case, output)
 
 
-def _count(name: str, case: Case, device: DeviceSpec, output: Path) -> Program:
+def _count(name: str, case: Case, output: Path) -> Program:
     sizes = json.loads(output.with_suffix(".json").read_text("utf-8"))
     module = hlo.parse(output.with_suffix(".hlo").read_text("utf-8"))
-    roofline = analyze(module, device, {"devices": case.devices})
+    roofline = analyze(module, case.device, {"devices": case.devices})
     return Program(name, roofline, sum(sizes.values()))
 
 

@@ -14,7 +14,7 @@ from benchmarks import accelerators
 
 FIXTURES = pathlib.Path(__file__).parents[1] / "lab" / "compilation" / "programs"
 CASE = accelerators.Case(
-    device="tpu v5e",
+    device=DeviceSpec(1.0, 1.0, memory=10),
     devices=8,
     ours={"ours": ()},
     theirs={"scan": True, "rows": 4},
@@ -33,7 +33,7 @@ SECONDS = {  # by whether layers are scanned, the rows, and whether it has qk-no
 def test_search_takes_the_fastest_program_that_fits_and_shows_all(monkeypatch):
     tried = []
 
-    def compile_theirs(name, case, device, settings):
+    def compile_theirs(name, case, settings):
         key = (settings["scan"], settings["rows"], "use_qk_norm" in settings)
         tried.append(key)
         kernel = Kernel("a", "a", "memory", 1, 0.0, 0, SECONDS[key])
@@ -44,22 +44,20 @@ def test_search_takes_the_fastest_program_that_fits_and_shows_all(monkeypatch):
     ours = accelerators.Program("ours", Roofline([kernel], [], 1.0), 0)
     monkeypatch.setattr(accelerators, "_compile_theirs", compile_theirs)
     monkeypatch.setattr(accelerators, "_compile_ours", lambda *arguments: ours)
-    device = DeviceSpec(1.0, 1.0, memory=10)
-    programs = [*accelerators._race("case", CASE, device)]
+    programs = [*accelerators._race("case", CASE)]
     assert tried == [*SECONDS]
     assert [p.roofline.seconds for p in programs[1:]] == [*SECONDS.values()]
     assert programs[-1].name == "case, MaxText, scan=False, rows=8, qk-norm"
-    assert [p.row(device)["fits"] for p in programs].count("no") == 1
+    assert [p.row(CASE.device)["fits"] for p in programs].count("no") == 1
 
 
 def test_program_is_counted_from_its_text(tmp_path):
     program = lzma.decompress((FIXTURES / "v5e_2x2.hlo.xz").read_bytes())
     (tmp_path / "a.hlo").write_bytes(program)
     (tmp_path / "a.json").write_text(json.dumps({"state": 3, "temporaries": 4}))
-    case = dataclasses.replace(CASE, devices=4)
-    device = DEVICE_SPECS[CASE.device]
-    program = accelerators._count("a", case, device, tmp_path / "a")
-    row = program.row(device)
+    case = dataclasses.replace(CASE, device=DEVICE_SPECS["tpu v5e"], devices=4)
+    program = accelerators._count("a", case, tmp_path / "a")
+    row = program.row(case.device)
     assert program.memory == 7
     assert row["ms"] == pytest.approx(row["kernels_ms"] + row["exposed_ms"])
     assert 0 < row["share"] < 1

@@ -164,7 +164,7 @@ class _Analysis:
                 continue
             if used and _passes_on(module, instruction):
                 running[instruction.name] = max(used)
-            if _is_free(instruction):
+            if instruction.opcode in _FREE:
                 continue
             communication = _find_communication(module, instruction)
             if communication is not None:
@@ -268,10 +268,6 @@ def _passes_on(module: hlo.Module, instruction: hlo.Instruction) -> bool:
     return instruction.opcode in _FREE or _async_part(module, instruction) == "Middle"
 
 
-def _is_free(instruction: hlo.Instruction) -> bool:
-    return instruction.opcode in _FREE
-
-
 def _async_part(module: hlo.Module, instruction: hlo.Instruction) -> str:
     """Returns which part of a communication that overlaps kernels a fusion of a TPU program is.
 
@@ -354,7 +350,7 @@ def _overlaps(module: hlo.Module, computation: hlo.Computation, start: hlo.Instr
         other = computation.instructions[name]
         if start.name in other.operands and other.opcode.endswith("-done"):
             return False
-        is_kernel = not (_is_free(other) or _is_done(module, other))
+        is_kernel = not (other.opcode in _FREE or _is_done(module, other))
         if is_kernel and not other.opcode.endswith("-start"):
             return True
     return False
