@@ -41,12 +41,14 @@ def read_run_file(run_dir: Path, advice: str = _ADVICE) -> dict[str, Any] | None
     file = run_dir / RUN_FILE
     try:
         content = load_json(file)
+        is_same_evaluation(evaluations(content))  # which looks at each part of them
+        evaluation_at(content, math.inf)
         return {**content, "identity": dict(content["identity"])}
     except FileNotFoundError:
         return None
     except storage_errors() as error:
         raise read_failure(file, error) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{file} is damaged ({error!r}): {advice}") from error
 
 

@@ -109,7 +109,16 @@ def test_symbolic_links_are_not_written_through(tmp_path, name):
     assert target.read_text() == "mine"
 
 
-@pytest.mark.parametrize("content", [b"[" * 100_000, bytes(range(128, 256)) * 1000, b"{"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"[" * 100_000, bytes(range(128, 256)) * 1000, b"{"),
+        b'{"identity": {}, "evaluated": {"tokens": 8, "sits": {}}}',
+        b'{"identity": {}, "evaluated": {"tokens": 8, "sets": [1]}}',
+        b'{"identity": {}, "evaluation_changes": [{"step": "a", "now": {}}]}',
+        b'{"identity": {}, "evaluation_changes": [{"now": {"tokens": 8, "sets": {}}}]}',
+    ],
+)
 def test_damaged_run_file_is_one_short_line(content, tmp_path):
     (tmp_path / "run.json").write_bytes(content)
     with pytest.raises(InputError, match=r"run\.json is damaged") as error:
