@@ -125,13 +125,54 @@ def rotary_table(
     return np.stack([np.cos(angles), np.sin(angles)]).astype(np.float32)
 
 
-def rotate(x_BxLxHxK: jax.Array, table_2xLxK: jax.Array | np.ndarray) -> jax.Array:
+def rotate(
+    x_BxLxHxK: jax.Array, table_2xLxK: jax.Array | np.ndarray, precision: Precision
+) -> jax.Array:
     """Returns queries or keys rotated by the rows of `rotary_table` at their positions, float32."""
+    if precision.platform == "tpu" and x_BxLxHxK.dtype == jnp.bfloat16:
+        return _rotate_by_product(x_BxLxHxK, jnp.asarray(table_2xLxK))
     B, L, H, K = x_BxLxHxK.shape
     halves = x_BxLxHxK.astype(jnp.float32).reshape(B, L, H, 2, K // 2)
     cos, sin = table_2xLxK[:, :, None, None, :]
     signed = jnp.concatenate([-sin, sin], axis=2)
     return (halves * cos + jax.lax.rev(halves, (3,)) * signed).reshape(B, L, H, K)
+
+
+@jax.custom_vjp
+def _rotate_by_product(x_BxLxHxK: jax.Array, table_2xLxK: jax.Array) -> jax.Array:
+    """Swaps the halves of each head by a product with zeros, ones and -1: exact in 16 bits.
+
+    XLA fuses the product with the norm before it and the layout that attention needs after it. A
+    swap would be copies of float32 arrays: on TPU v5p, a twelfth of the update of a 7B model.
+    """
+    K = x_BxLxHxK.shape[-1]
+    swap_KxK = np.roll(np.diag(np.repeat([1, -1], K // 2)), K // 2, axis=1)
+    swapped_BxLxHxK = jnp.einsum(
+        "blhk,kj->blhj",
+        x_BxLxHxK.astype(jnp.bfloat16),
+        jnp.asarray(swap_KxK, jnp.bfloat16),
+        preferred_element_type=jnp.float32,
+    )
+    cos, sin = jnp.concatenate([table_2xLxK, table_2xLxK], axis=-1)[:, :, None]
+    return x_BxLxHxK * cos + swapped_BxLxHxK * sin
+
+
+def _rotate_forward(
+    x_BxLxHxK: jax.Array, table_2xLxK: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    like_x = jnp.zeros((), x_BxLxHxK.dtype)
+    return _rotate_by_product(x_BxLxHxK, table_2xLxK), (table_2xLxK, like_x)
+
+
+def _rotate_backward(
+    saved: tuple[jax.Array, jax.Array], grad_BxLxHxK: jax.Array
+) -> tuple[jax.Array, None]:
+    table_2xLxK, like_x = saved
+    back_2xLxK = table_2xLxK * np.array([1, -1], np.float32)[:, None, None]
+    return _rotate_by_product(grad_BxLxHxK, back_2xLxK).astype(like_x.dtype), None
+
+
+_rotate_by_product.defvjp(_rotate_forward, _rotate_backward)
 
 
 def causal_attention(

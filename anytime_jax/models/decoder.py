@@ -290,18 +290,18 @@ class Block(nn.Module):
         """Returns what attention adds, float32 of the input's shape, and its cache if decoding."""
         cfg = self.config
         (B, L, D), H, G, K = x_BxLxD.shape, cfg.heads, cfg.key_heads, cfg.head_width
-        q_BxLxE, k_BxLxE, v_BxLxE = self._queries_keys_values(x_BxLxD)
-        norms = [Norm(cfg, name=name) for name in ("q_norm", "k_norm")]
-        if cfg.qk_norm == "width":  # before the split into heads
-            q_BxLxE, k_BxLxE = self._normalize(norms, q_BxLxE, k_BxLxE)
-        q_BxLxHxK = q_BxLxE.reshape(B, L, H, K)
-        k_BxLxGxK, v_BxLxGxK = (y.reshape(B, L, G, K) for y in (k_BxLxE, v_BxLxE))
-        if cfg.qk_norm == "head":
-            q_BxLxHxK, k_BxLxGxK = self._normalize(norms, q_BxLxHxK, k_BxLxGxK)
+        q_BxLxHxK, k_BxLxGxK, v_BxLxGxK = self._queries_keys_values(x_BxLxD)
+        if cfg.qk_norm != "none":
+            q_BxLxHxK, k_BxLxGxK = (
+                self.precision.round(Norm(cfg, cfg.qk_norm == "width", name=name)(y))
+                for name, y in (("q_norm", q_BxLxHxK), ("k_norm", k_BxLxGxK))
+            )
         positions = L if cache is None else cache["keys"].shape[1]
         table_2xMxK = rotary_table(positions, K, cfg.rope_theta, cfg.rope_scaling)
         table_2xLxK = jax.lax.dynamic_slice_in_dim(table_2xMxK, self.position, L, axis=1)
-        q_BxLxHxK, k_BxLxGxK = (rotate(y, table_2xLxK) for y in (q_BxLxHxK, k_BxLxGxK))
+        q_BxLxHxK, k_BxLxGxK = (
+            rotate(y, table_2xLxK, self.precision) for y in (q_BxLxHxK, k_BxLxGxK)
+        )
         heads = (q_BxLxHxK, k_BxLxGxK, v_BxLxGxK)
         if cache is None:
             path = resolve_path(cfg, self.constrain.platform, L)
@@ -311,36 +311,39 @@ class Block(nn.Module):
         else:
             out_BxLxHxK, cache = cached_attention(*heads, cache, self.position, self.precision)
         attn_out_ExD = self.param("attn_out", _outward(cfg, H * K, layer), (H * K, D))
-        out_BxLxE = out_BxLxHxK.reshape(B, L, H * K)
-        out_BxLxD = mixed_einsum("ble,ed->bld", out_BxLxE, attn_out_ExD, self.precision)
+        attn_out_HxKxD = attn_out_ExD.reshape(H, K, D)
+        out_BxLxD = mixed_einsum("blhk,hkd->bld", out_BxLxHxK, attn_out_HxKxD, self.precision)
         return self._add_bias("attn_out", out_BxLxD), cache
 
     def _queries_keys_values(self, x_BxLxD: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Returns queries, keys and values, each BxL times all of its heads' channels."""
-        cfg, D = self.config, x_BxLxD.shape[-1]
-        query_size, key_size = cfg.heads * cfg.head_width, cfg.key_heads * cfg.head_width
-        parts = {"qkv": (3, key_size)}
-        if key_size != query_size:
-            parts = {"q": (1, query_size), "kv": (2, key_size)}
+        """Returns queries of shape BxLxHxK, and keys and values of shape BxLxGxK."""
+        cfg, D, K = self.config, x_BxLxD.shape[-1], self.config.head_width
+        parts = {"qkv": (3, cfg.heads)}
+        if cfg.key_heads != cfg.heads:
+            parts = {"q": (1, cfg.heads), "kv": (2, cfg.key_heads)}
         projected: list[jax.Array] = []
-        for name, (count, size) in parts.items():
-            weight_DxCxE = self.param(name, _inward(cfg), (D, count, size))
-            y_BxLxCxE = mixed_einsum("bld,dce->blce", x_BxLxD, weight_DxCxE, self.precision)
-            y_BxLxCxE = self._add_bias(name, y_BxLxCxE, "qkv")
+        for name, (count, heads) in parts.items():
+            weight_DxCxE = self.param(name, _inward(cfg), (D, count, heads * K))
+            # By heads: TPUs would copy a product of all channels twice to split it.
+            weight_DxCxHxK = weight_DxCxE.reshape(D, count, heads, K)
+            y_BxLxCxHxK = mixed_einsum("bld,dchk->blchk", x_BxLxD, weight_DxCxHxK, self.precision)
+            y_BxLxCxHxK = self._add_bias(name, y_BxLxCxHxK, "qkv", (count, heads * K))
             # The gradient of a split is one array, that of indexing a sum of padded arrays.
-            projected += [y.squeeze(2) for y in jnp.split(y_BxLxCxE, count, axis=2)]
-        q_BxLxE, k_BxLxE, v_BxLxE = projected
-        return q_BxLxE, k_BxLxE, v_BxLxE
+            projected += [y.squeeze(2) for y in jnp.split(y_BxLxCxHxK, count, axis=2)]
+        q_BxLxHxK, k_BxLxGxK, v_BxLxGxK = projected
+        return q_BxLxHxK, k_BxLxGxK, v_BxLxGxK
 
-    def _normalize(self, norms: list["Norm"], *arrays: jax.Array) -> list[jax.Array]:
-        return [self.precision.round(norm(y)) for norm, y in zip(norms, arrays, strict=True)]
+    def _add_bias(
+        self, name: str, y: jax.Array, option: str = "", shape: tuple[int, ...] = ()
+    ) -> jax.Array:
+        """Adds the bias of a product, of the shape of its axes after BxL, if the kind has one.
 
-    def _add_bias(self, name: str, y: jax.Array, option: str = "") -> jax.Array:
-        """Adds the bias of a product, of the shape of its axes after BxL, if the kind has one."""
+        It is a parameter of that shape unless another is given.
+        """
         if (option or name) not in self.config.biases:
             return y
-        bias = self.param(f"{name}_bias", nn.initializers.zeros, y.shape[2:])
-        return self.precision.round(y.astype(jnp.float32) + bias)
+        bias = self.param(f"{name}_bias", nn.initializers.zeros, shape or y.shape[2:])
+        return self.precision.round(y.astype(jnp.float32) + bias.reshape(y.shape[2:]))
 
     def mlp(self, x_BxLxD: jax.Array, layer: jax.Array) -> jax.Array:
         """Returns what the MLP adds, of the input's shape."""
@@ -372,16 +375,20 @@ def _gelu(x: jax.Array) -> jax.Array:
 
 
 class Norm(nn.Module):
-    """Layer norm (OLMo) or RMS norm (OLMo-2) over the last axis, with a scale and no bias."""
+    """Layer norm (OLMo) or RMS norm (OLMo-2) over the last axis, with a scale and no bias.
+
+    With `over_heads`, over the last two axes, heads and their channels, together.
+    """
 
     config: ModelConfig
+    over_heads: bool = False
 
     @nn.compact
-    def __call__(self, x_BxLxD: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array) -> jax.Array:
         """Returns the normalized array, float32."""
-        scale_D = self.param("scale", nn.initializers.ones, x_BxLxD.shape[-1:])
-        cfg = self.config
-        return normalize(x_BxLxD, scale_D, cfg.norm_epsilon, cfg.norm == "layer")
+        cfg, shape = self.config, x.shape[-2 if self.over_heads else -1 :]
+        scale = self.param("scale", nn.initializers.ones, (math.prod(shape),)).reshape(shape)
+        return normalize(x, scale, cfg.norm_epsilon, cfg.norm == "layer")
 
 
 def _truncated_normal(sigma: Any) -> nn.initializers.Initializer:

@@ -1,6 +1,6 @@
 """Layer norm and RMS norm, with a gradient that takes few passes over memory.
 
-Shape suffixes: N all axes but the last, D width.
+Shape suffixes: N all axes that are not normalized, D width, the axis or axes that are.
 """
 
 import functools
@@ -13,17 +13,18 @@ _Statistics = tuple[jax.Array | None, jax.Array]
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def normalize(x_NxD: jax.Array, scale_D: jax.Array, epsilon: float, centered: bool) -> jax.Array:
-    """Returns a layer norm if `centered`, else an RMS norm, over the last axis, float32.
+    """Returns a layer norm if `centered`, else an RMS norm, float32.
 
+    It is over the axes of `scale`, the last ones of `x`: together, if there are several.
     `epsilon` is added to the variance, or to the mean square. There is no bias.
     """
-    return _unit(x_NxD, _statistics(x_NxD, epsilon, centered)) * scale_D
+    return _unit(x_NxD, _statistics(x_NxD, scale_D.ndim, epsilon, centered)) * scale_D
 
 
 def _forward(
     x_NxD: jax.Array, scale_D: jax.Array, epsilon: float, centered: bool
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array, _Statistics]]:
-    statistics = _statistics(x_NxD, epsilon, centered)
+    statistics = _statistics(x_NxD, scale_D.ndim, epsilon, centered)
     return _unit(x_NxD, statistics) * scale_D, (x_NxD, scale_D, statistics)
 
 
@@ -38,23 +39,27 @@ def _backward(
     # Without the barrier, XLA recognizes the normalized array of the forward pass and stores it.
     unit_NxD = _unit(x_NxD, jax.lax.optimization_barrier(statistics))
     scaled_NxD = grad_NxD * scale_D
-    dx_NxD = scaled_NxD - unit_NxD * (scaled_NxD * unit_NxD).mean(axis=-1, keepdims=True)
+    dx_NxD = scaled_NxD - unit_NxD * _mean(scaled_NxD * unit_NxD, scale_D.ndim)
     if centered:
-        dx_NxD -= scaled_NxD.mean(axis=-1, keepdims=True)
-    dscale_D = (grad_NxD * unit_NxD).sum(axis=tuple(range(grad_NxD.ndim - 1)))
+        dx_NxD -= _mean(scaled_NxD, scale_D.ndim)
+    dscale_D = (grad_NxD * unit_NxD).sum(axis=tuple(range(grad_NxD.ndim - scale_D.ndim)))
     return (dx_NxD * statistics[1]).astype(x_NxD.dtype), dscale_D
 
 
 normalize.defvjp(_forward, _backward)
 
 
-def _statistics(x_NxD: jax.Array, epsilon: float, centered: bool) -> _Statistics:
+def _mean(x_NxD: jax.Array, axes: int) -> jax.Array:
+    """Returns the mean over the last axes, which are kept."""
+    return x_NxD.mean(axis=tuple(range(-axes, 0)), keepdims=True)
+
+
+def _statistics(x_NxD: jax.Array, axes: int, epsilon: float, centered: bool) -> _Statistics:
     """Returns the mean, if `centered`, and the reciprocal of the root mean square around it."""
     x_NxD = x_NxD.astype(jnp.float32)
-    mean_Nx1 = x_NxD.mean(axis=-1, keepdims=True) if centered else None
+    mean_Nx1 = _mean(x_NxD, axes) if centered else None
     rest_NxD = x_NxD if mean_Nx1 is None else x_NxD - mean_Nx1
-    variance_Nx1 = jnp.square(rest_NxD).mean(axis=-1, keepdims=True)
-    return mean_Nx1, jax.lax.rsqrt(variance_Nx1 + epsilon)
+    return mean_Nx1, jax.lax.rsqrt(_mean(jnp.square(rest_NxD), axes) + epsilon)
 
 
 def _unit(x_NxD: jax.Array, statistics: _Statistics) -> jax.Array:

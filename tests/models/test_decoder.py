@@ -393,16 +393,30 @@ def test_init_depends_on_key_and_not_on_layer_loop():
 # Positions.
 
 
-def test_rotate_multiplies_complex_pairs():
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_rotate_multiplies_complex_pairs(dtype, platform):
     """Channels i and i + K/2 are a complex number, rotated by position times frequency."""
     K, L, theta = 8, 50, 10_000.0
-    x = np.random.default_rng(0).normal(size=(1, L, 2, K)).astype(np.float32)
+    random = np.random.default_rng(0)
+    x, grad = (jnp.asarray(random.normal(size=(1, L, 2, K)), dtype) for _ in range(2))
     frequency = theta ** (-2 * np.arange(K // 2) / K)
     phase = np.exp(1j * np.arange(L)[:, None] * frequency)[None, :, None, :]
-    rotated = (x[..., : K // 2] + 1j * x[..., K // 2 :]) * phase
-    actual = rotate(jnp.asarray(x), rotary_table(L, K, theta))
-    expected = np.concatenate([rotated.real, rotated.imag], axis=-1)
-    np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-5)
+
+    def multiply(x, phase):
+        x = np.asarray(x, np.float64)
+        product = (x[..., : K // 2] + 1j * x[..., K // 2 :]) * phase
+        return np.concatenate([product.real, product.imag], axis=-1)
+
+    table_2xLxK, precision = rotary_table(L, K, theta), Precision(dtype, platform)
+    actual, vjp = jax.vjp(lambda x: rotate(x, table_2xLxK, precision), x)
+    assert actual.dtype == jnp.float32
+    np.testing.assert_allclose(actual, multiply(x, phase), rtol=0, atol=2e-5)
+    (actual,) = vjp(grad.astype(jnp.float32))
+    assert actual.dtype == dtype
+    expected = jnp.asarray(multiply(grad, phase.conj()), dtype)
+    atol = 2e-5 if dtype == "float32" else 2**-7
+    np.testing.assert_allclose(*(np.float32(y) for y in (actual, expected)), rtol=0, atol=atol)
 
 
 # Bad settings.
