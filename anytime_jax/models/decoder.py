@@ -18,6 +18,7 @@ Source: the paper's "Architecture and Dataset", and the OLMo code it is based on
 import dataclasses
 import functools
 import math
+import operator
 from typing import Any, ClassVar, cast
 
 import jax
@@ -28,6 +29,7 @@ from anytime_jax.checks import format_value
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.distributed.sharding import UNCONSTRAINED, ShardingConstraint
 from anytime_jax.errors import InputError
+from anytime_jax.models import gradient_sums
 from anytime_jax.models.attention import (
     Documents,
     cached_attention,
@@ -76,7 +78,7 @@ def init_params(config: ModelConfig, key: jax.Array) -> Params:
     """Returns initial float32 parameters, the same on any layout of devices."""
     # The other attention paths restrict the length.
     plain = dataclasses.replace(config, attention="plain")
-    return dict(Decoder(plain).init(key, jnp.zeros((1, 1), jnp.int32))["params"])
+    return dict(_Parameters(plain).init(key)["params"])
 
 
 def apply(config: ModelConfig, params: Params, tokens_BxL: jax.Array) -> jax.Array:
@@ -96,9 +98,25 @@ def hidden(
     A loss that computes the logits one block at a time applies the head to it. With `documents`,
     tokens attend to their own document only.
     """
-    decoder = Decoder(config, constrain)
-    hidden_BxLxD, _ = decoder.apply({"params": params}, tokens_BxL, documents=documents)
-    return cast(jax.Array, hidden_BxLxD)
+    return hidden_and_sums(config, params, None, tokens_BxL, constrain, documents)[0]
+
+
+def hidden_and_sums(
+    config: ModelConfig,
+    params: Params,
+    sums: Any,
+    tokens_BxL: jax.Array,
+    constrain: ShardingConstraint = UNCONSTRAINED,
+    documents: Documents | None = None,
+) -> tuple[jax.Array, Any]:
+    """Returns `hidden`, and the sums of `params["blocks"]`, which the loop over layers carries.
+
+    The parameters of each layer are read by `gradient_sums.read`, unless `sums` is None.
+    """
+    hidden_BxLxD, _, sums = _run(
+        config, params, tokens_BxL, constrain, documents=documents, sums=sums
+    )
+    return hidden_BxLxD, sums
 
 
 def apply_block(
@@ -111,8 +129,7 @@ def apply_block(
 
 def apply_head(config: ModelConfig, params: Params, x_BxLxD: jax.Array) -> jax.Array:
     """Returns the logits of the residual stream after the last block; reads no other parameters."""
-    hidden_BxLxD = Norm(config).apply({"params": params["final_norm"]}, x_BxLxD)
-    return _logits(config, params, cast(jax.Array, hidden_BxLxD))
+    return _logits(config, params, _final_norm(config, params, x_BxLxD))
 
 
 def head(config: ModelConfig, params: Params) -> jax.Array:
@@ -147,9 +164,8 @@ def decode(
     Jit this function with the cache donated. It compiles twice, for the prompt and for single
     tokens.
     """
-    output = Decoder(config).apply({"params": params}, tokens_BxL, cache, position)
-    hidden_BxLxD, cache = cast(tuple[jax.Array, Cache], output)
-    return _logits(config, params, hidden_BxLxD), cache
+    output = _run(config, params, tokens_BxL, UNCONSTRAINED, cache, position)
+    return _logits(config, params, output[0]), cast(Cache, output[1])
 
 
 def _logits(config: ModelConfig, params: Params, hidden_BxLxD: jax.Array) -> jax.Array:
@@ -185,54 +201,110 @@ def count_params(config: ModelConfig) -> dict[str, int]:
     }
 
 
-class Decoder(nn.Module):
-    """Embedding, N blocks and final norm; also has the head's parameters for the caller."""
+def _run(
+    config: ModelConfig,
+    params: Params,
+    tokens_BxL: jax.Array,
+    constrain: ShardingConstraint,
+    cache: Cache | None = None,
+    position: int | jax.Array = 0,
+    documents: Documents | None = None,
+    sums: Any = None,
+) -> tuple[jax.Array, Cache | None, Any]:
+    """Returns the residual stream after the final norm, the new cache, and the sums."""
+    block_type = block_class(config)
+    masks = block_type.masks_documents or block_type.attend is Block.attend
+    if documents is not None and not masks:
+        raise InputError(
+            f"config.data.documents = 'mask', and the block of {type(config).__name__} has an "
+            "attend of its own: let it use self.documents and set masks_documents = True, or take "
+            "'join'"
+        )
+    block = block_type(config, constrain, position, documents, name="blocks")
+
+    is_unrolled = config.layer_loop == "unroll"
+
+    def run_block(
+        params: Params, sums: Any, x_BxLxD: jax.Array, layer: jax.Array, cache: Any
+    ) -> tuple[jax.Array, Any, Any]:
+        if sums is not None:
+            params, sums = gradient_sums.read(params, sums, None if is_unrolled else layer)
+        x_BxLxD, cache = block.apply({"params": params}, x_BxLxD, layer, cache)
+        return x_BxLxD, sums, cache
+
+    if config.remat != "none":
+        saveable = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+        policy = saveable if config.remat == "products" else None
+        run_block = jax.checkpoint(run_block, policy=policy, prevent_cse=is_unrolled)
+
+    # The embedding is not split along the width, so that rows are looked up where the tokens are.
+    table_VxD = constrain(params["embedding"], ("vocabulary", None))
+    x_BxLxD = constrain(table_VxD[tokens_BxL], _RESIDUAL_AXES)
+    if is_unrolled:
+        run_block = jax.jit(run_block, inline=True)  # traces one block
+        blocks, caches = (_each_layer(config, x) for x in (params["blocks"], cache))
+        all_sums = [None] * config.layers if sums is None else list(sums)
+        for i in range(config.layers):
+            x_BxLxD, all_sums[i], caches[i] = run_block(
+                blocks[i], all_sums[i], x_BxLxD, jnp.int32(i), caches[i]
+            )
+        cache = jax.tree.map(lambda *x: jnp.stack(x), *caches)
+        return _final_norm(config, params, x_BxLxD), cache, sums and all_sums
+
+    def run_layer(carry: tuple[jax.Array, Any], of_layer: tuple[Any, ...]) -> tuple[Any, Any]:
+        (x_BxLxD, sums), (params, layer, cache) = carry, of_layer
+        x_BxLxD, sums, cache = run_block(params, sums, x_BxLxD, layer, cache)
+        return (x_BxLxD, sums), cache
+
+    (x_BxLxD, sums), cache = jax.lax.scan(
+        run_layer, (x_BxLxD, sums), (params["blocks"], jnp.arange(config.layers), cache)
+    )
+    return _final_norm(config, params, x_BxLxD), cache, sums
+
+
+def split_layers(config: ModelConfig, sums: Params) -> Params:
+    """Returns sums of gradients with the blocks of an unrolled loop as a list.
+
+    The product that computes the gradient of a block adds it to an array of that block alone.
+    """
+    if config.layer_loop == "scan":
+        return sums
+    return {**sums, "blocks": _each_layer(config, sums["blocks"])}
+
+
+def stack_layers(config: ModelConfig, sums: Params) -> Params:
+    """Inverts `split_layers`."""
+    if config.layer_loop == "scan":
+        return sums
+    return {**sums, "blocks": jax.tree.map(lambda *x: jnp.stack(x), *sums["blocks"])}
+
+
+def _each_layer(config: ModelConfig, blocks: Any) -> list[Any]:
+    return [jax.tree.map(operator.itemgetter(i), blocks) for i in range(config.layers)]
+
+
+def _final_norm(config: ModelConfig, params: Params, x_BxLxD: jax.Array) -> jax.Array:
+    norm = Norm(config, name="final_norm")
+    return cast(jax.Array, norm.apply({"params": params["final_norm"]}, x_BxLxD))
+
+
+class _Parameters(nn.Module):
+    """Declares the parameters of a model; `_run` computes with them."""
 
     config: ModelConfig
-    constrain: ShardingConstraint = UNCONSTRAINED
 
     @nn.compact
-    def __call__(
-        self,
-        tokens_BxL: jax.Array,
-        cache: Cache | None = None,
-        position: int | jax.Array = 0,
-        documents: Documents | None = None,
-    ) -> tuple[jax.Array, Cache | None]:
-        """Returns float32 hidden_BxLxD and the updated cache, if any."""
+    def __call__(self) -> None:
         cfg = self.config
         V, D = cfg.embedding_rows, cfg.width
-        embedding_VxD = self.param("embedding", _inward(cfg), (V, D))
-        # The embedding is not split along the width, so that rows are looked up where the tokens
-        # are.
-        table_VxD = self.constrain(embedding_VxD, ("vocabulary", None))
-        x_BxLxD = self.constrain(table_VxD[tokens_BxL], _RESIDUAL_AXES)
-        x_BxLxD, cache = self._blocks(position, documents)(x_BxLxD, jnp.arange(cfg.layers), cache)
+        self.param("embedding", _inward(cfg), (V, D))
+        blocks = nn.scan(
+            block_class(cfg), variable_axes={"params": 0}, split_rngs={"params": True}
+        )(cfg, UNCONSTRAINED, position=0, name="blocks")
+        blocks(jnp.zeros((1, 1, D)), jnp.arange(cfg.layers), None)
         if not cfg.tied:
             self.param("head", _inward(cfg), (D, V))
-        return Norm(cfg, name="final_norm")(x_BxLxD), cache
-
-    def _blocks(self, position: int | jax.Array, documents: Documents | None) -> Any:
-        cfg = self.config
-        block = block_class(cfg)
-        if documents is not None and block.attend is not Block.attend and not block.masks_documents:
-            raise InputError(
-                f"config.data.documents = 'mask', and the block of {type(cfg).__name__} has an "
-                "attend of its own: let it use self.documents and set masks_documents = True, or "
-                "take 'join'"
-            )
-        if cfg.remat != "none":
-            saveable = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
-            policy = saveable if cfg.remat == "products" else None
-            block = nn.remat(block, policy=policy, prevent_cse=cfg.layer_loop == "unroll")
-        stacked = nn.scan(
-            block,
-            variable_axes={"params": 0},
-            split_rngs={"params": True},
-            length=cfg.layers,
-            unroll=cfg.layers if cfg.layer_loop == "unroll" else 1,
-        )
-        return stacked(cfg, self.constrain, position, documents, name="blocks")
+        Norm(cfg, name="final_norm")(jnp.zeros((1, 1, D)))
 
 
 def block_class(config: ModelConfig) -> Any:
@@ -289,7 +361,7 @@ class Block(nn.Module):
     ) -> tuple[jax.Array, Cache | None]:
         """Returns what attention adds, float32 of the input's shape, and its cache if decoding."""
         cfg = self.config
-        (B, L, D), H, G, K = x_BxLxD.shape, cfg.heads, cfg.key_heads, cfg.head_width
+        (L, D), H, K = x_BxLxD.shape[1:], cfg.heads, cfg.head_width
         q_BxLxHxK, k_BxLxGxK, v_BxLxGxK = self._queries_keys_values(x_BxLxD)
         if cfg.qk_norm != "none":
             q_BxLxHxK, k_BxLxGxK = (

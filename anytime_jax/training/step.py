@@ -21,7 +21,7 @@ from anytime_jax.config.schema import Config
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.xla_settings import compiler_options, fast_compiler_options
 from anytime_jax.errors import RunError
-from anytime_jax.models import decoder
+from anytime_jax.models import decoder, gradient_sums
 from anytime_jax.models.attention import Documents, find_documents, resolve_path
 from anytime_jax.models.loss import (
     mean_loss_from_hidden,
@@ -289,13 +289,13 @@ def loss_and_gradient(
         tokens_BxT: jax.Array,
         scale: jax.Array | None,
     ) -> tuple[jax.Array, Any]:
-        params = cast(decoder.Params, optax.tree.cast(params, jnp.float32))
-        mean_loss = functools.partial(
-            batch_mean_loss, config, constrain, rules=rules, boundary_scale=scale
-        )
-        value_and_grad = jax.value_and_grad(mean_loss)
-        layers = config.layers if config.layer_loop == "unroll" else 0
-        return _accumulate(value_and_grad, params, tokens_BxT, microbatches, accumulation, layers)
+        def loss_and_sums(sums: Any, tokens_BxT: jax.Array) -> tuple[jax.Array, Any]:
+            return _mean_loss_and_sums(config, constrain, params, sums, tokens_BxT, rules, scale)
+
+        zeros = optax.tree.zeros_like(params, dtype=accumulation)
+        zeros = decoder.split_layers(config, zeros)
+        loss, sums = _accumulate(loss_and_sums, zeros, tokens_BxT, microbatches)
+        return loss, optax.tree.cast(decoder.stack_layers(config, sums), jnp.float32)
 
     mesh = constrain.mesh
 
@@ -369,41 +369,26 @@ def _gather(
 
 
 def _accumulate(
-    value_and_grad: Callable[[decoder.Params, jax.Array], tuple[jax.Array, Any]],
-    params: decoder.Params,
+    loss_and_sums: Callable[[Any, jax.Array], tuple[jax.Array, Any]],
+    zeros: Any,
     tokens_BxT: jax.Array,
     microbatches: int,
-    dtype: Dtype,
-    layers: int,
 ) -> tuple[jax.Array, Any]:
-    """Returns the sums of the microbatches' losses and gradients, float32.
+    """Returns the sums of the microbatches' losses and gradients.
 
-    With a number of `layers`, the gradient of each is added apart, so that the product that
-    computes it adds it too: gradients of unrolled layers would be concatenated first.
+    `loss_and_sums` is a function of sums and tokens, as for `gradient_sums`.
     """
-    if microbatches == 1:
-        return value_and_grad(params, tokens_BxT)
     B, T = tokens_BxT.shape
     # Row i goes to microbatch i mod M, so that every device keeps a share of each.
     tokens_MxBxT = tokens_BxT.reshape(B // microbatches, microbatches, T).swapaxes(0, 1)
 
-    def unstack(tree: Any) -> Any:
-        if not layers:
-            return tree
-        each = [jax.tree.map(lambda x, i=i: x[i], tree["blocks"]) for i in range(layers)]
-        return {**tree, "blocks": each}
+    def add(total: tuple[jax.Array, Any], tokens_BxT: jax.Array) -> tuple[Any, None]:
+        (loss, _), vjp = jax.vjp(lambda sums: loss_and_sums(sums, tokens_BxT), zeros)
+        (sums,) = vjp((jnp.ones_like(loss), total[1]))
+        return (total[0] + loss, sums), None
 
-    def add(total: Any, tokens_BxT: jax.Array) -> tuple[Any, None]:
-        loss, grads = value_and_grad(params, tokens_BxT)
-        grads = unstack(optax.tree.cast(grads, dtype))
-        return jax.tree.map(jnp.add, total, (loss, grads)), None
-
-    zero = jnp.zeros((), jnp.float32), unstack(optax.tree.zeros_like(params, dtype=dtype))
-    (loss, grads), _ = jax.lax.scan(add, zero, tokens_MxBxT)
-    if layers:
-        stacked = jax.tree.map(lambda *x: jnp.stack(x), *grads["blocks"])
-        grads = {**grads, "blocks": stacked}
-    return loss, optax.tree.cast(grads, jnp.float32)
+    total, _ = jax.lax.scan(add, (jnp.zeros((), jnp.float32), zeros), tokens_MxBxT)
+    return total
 
 
 def eval_step(
@@ -442,14 +427,40 @@ def batch_mean_loss(
     The gradient has the z-loss of the configuration, and the loss has not. With `boundary_scale`,
     the losses of ends of text do not count, and the others are multiplied by it.
     """
-    hidden_BxLxD, targets_BxL = _run_model(config, constrain, params, tokens_BxT, rules)
-    head_DxV = decoder.head(config, params)
+    loss_and_sums = functools.partial(_mean_loss_and_sums, config, constrain, params, None)
+    return loss_and_sums(tokens_BxT, rules, boundary_scale)[0]
+
+
+def _mean_loss_and_sums(
+    config: decoder.ModelConfig,
+    constrain: sharding.ShardingConstraint,
+    params: decoder.Params,
+    sums: decoder.Params | None,
+    tokens_BxT: jax.Array,
+    rules: DocumentRules | None,
+    boundary_scale: jax.Array | None,
+) -> tuple[jax.Array, decoder.Params | None]:
+    """Returns `batch_mean_loss`, and the sums if there are any, as for `gradient_sums`."""
+    if sums is not None:  # the blocks are read in the loop over layers
+        params, sums = gradient_sums.read_except("blocks", params, sums)
+    hidden_BxLxD, targets_BxL, block_sums = _run_model(
+        config, constrain, params, tokens_BxT, rules, sums and sums["blocks"]
+    )
+    if sums is not None:
+        sums = {**sums, "blocks": block_sums}
     weights_BxL = None
     if rules is not None and boundary_scale is not None:
         weights_BxL = jnp.where(tokens_BxT[:, :-1] == rules.end_of_text, 0, boundary_scale)
-    return mean_loss_from_hidden(
-        hidden_BxLxD, head_DxV, targets_BxL, config.dtype, constrain, config.z_loss, weights_BxL
+    loss = mean_loss_from_hidden(
+        hidden_BxLxD,
+        decoder.head(config, params),
+        targets_BxL,
+        config.dtype,
+        constrain,
+        config.z_loss,
+        weights_BxL,
     )
+    return cast(jax.Array, loss), sums
 
 
 def batch_token_losses(
@@ -464,9 +475,8 @@ def batch_token_losses(
 
     `of_logits` is as in `token_losses_from_hidden`.
     """
-    gathered = _gather(config, constrain, params)
-    params = cast(decoder.Params, optax.tree.cast(gathered, jnp.float32))
-    hidden_BxLxD, targets_BxL = _run_model(config, constrain, params, tokens_BxT, rules)
+    params = _gather(config, constrain, params)
+    hidden_BxLxD, targets_BxL, _ = _run_model(config, constrain, params, tokens_BxT, rules)
     return token_losses_from_hidden(
         hidden_BxLxD,
         decoder.head(config, params),
@@ -483,9 +493,13 @@ def _run_model(
     params: decoder.Params,
     tokens_BxT: jax.Array,
     rules: DocumentRules | None,
-) -> tuple[jax.Array, jax.Array]:
-    """Returns the hidden states of a batch of windows, and the targets."""
+    block_sums: Any = None,
+) -> tuple[jax.Array, jax.Array, Any]:
+    """Returns the hidden states of a batch of windows, the targets, and the sums of the blocks."""
     tokens_BxT = constrain(tokens_BxT, ("batch", None))
-    documents = None if rules is None else rules.find(tokens_BxT[:, :-1])
-    hidden_BxLxD = decoder.hidden(config, params, tokens_BxT[:, :-1], constrain, documents)
-    return hidden_BxLxD, tokens_BxT[:, 1:]
+    inputs_BxL = tokens_BxT[:, :-1]
+    documents = None if rules is None else rules.find(inputs_BxL)
+    hidden_BxLxD, block_sums = decoder.hidden_and_sums(
+        config, params, block_sums, inputs_BxL, constrain, documents
+    )
+    return hidden_BxLxD, tokens_BxT[:, 1:], block_sums

@@ -102,7 +102,7 @@ def test_gradients_of_microbatches_are_summed_in_the_named_type():
         for name, leaf in small_run.leaves(grads).items():
             total = np.zeros(leaf.shape, dtype)
             for part in parts:
-                total += small_run.leaves(part)[name].astype(dtype)
+                total = (total + small_run.leaves(part)[name]).astype(dtype)
             expected = total.astype(np.float32) / 4
             assert leaf.dtype == np.float32
             is_exact = np.array_equal(leaf, leaf.astype(jnp.bfloat16).astype(np.float32))
