@@ -9,7 +9,7 @@ SOURCES := anytime_jax benchmarks configs tests
 # glibc: back large arrays with huge pages. On a CPU an update of benchmarks/small.py takes 62 ms, not 83.
 HUGE_PAGES := GLIBC_TUNABLES=glibc.malloc.hugetlb=1
 
-.PHONY: quickstart test test-all test-faults test-py312 lint format docs compilers clean help
+.PHONY: quickstart test test-all test-faults test-py312 test-compilers lint format docs compilers clean help
 
 help:  ## Show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -29,6 +29,9 @@ test-faults: $(VENV)/.installed-dev $(VENV312)/.installed-dev  ## Make 1,000 ran
 
 test-py312: $(VENV312)/.installed-dev  ## Run the default tests on Python 3.12 with jax 0.11
 	$(VENV312)/bin/python -m pytest -n 2 --dist loadfile -m "not slow and not oracle"
+
+test-compilers: compilers  ## Compile small updates for absent devices, and hold their costs to those recorded
+	$(BIN)/python -m benchmarks.budgets
 
 lint: $(VENV)/.installed-dev  ## Check style, types, scripts and the layering
 	$(BIN)/ruff format --check $(SOURCES)

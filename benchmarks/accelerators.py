@@ -193,20 +193,23 @@ def _race(name: str, case: Case) -> Iterator[Program]:
     """Yields our programs, every program of MaxText that was tried, and its best with qk-norm."""
     for label, arguments in case.ours.items():
         yield _compile_ours(f"{name}, {label}", case, arguments)
-    settings, best = case.theirs, _compile_theirs(f"{name}, MaxText", case, case.theirs)
+
+    def compile_theirs(settings: Settings, *labels: str) -> Program:
+        changed = (f"{x}={value}" for x, value in settings.items() if case.theirs.get(x) != value)
+        return _compile_theirs(", ".join((name, "MaxText", *labels or changed)), case, settings)
+
+    settings, best = case.theirs, compile_theirs(case.theirs)
     yield best
     for choices in case.choices:
         start = settings
         for choice in choices:
-            changes = ", ".join(f"{key}={value}" for key, value in choice.items())
             tried = {**start, **choice}
-            program = _compile_theirs(f"{best.name}, {changes}", case, tried)
+            program = compile_theirs(tried)
             yield program
             is_faster = program.roofline.seconds < best.roofline.seconds
             if program.memory <= case.device.memory and is_faster:
                 settings, best = tried, program
-    qk_norm = {**settings, **_QK_NORM}
-    yield _compile_theirs(f"{best.name}, qk-norm", case, qk_norm)
+    yield compile_theirs({**settings, **_QK_NORM}, "the best of these", "qk-norm")
 
 
 def _make_environment(python: str) -> None:

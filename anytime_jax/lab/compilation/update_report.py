@@ -79,6 +79,7 @@ class UpdateReport:
             "highest_mfu": self.highest_mfu,
             "collectives": [dataclasses.asdict(x) for x in self.roofline.collectives],
             "kernels": kernels,
+            "kernel_calls": sum(x.calls for x in self.roofline.kernels),
             "compile_seconds": self.compile_seconds,
         }
 
