@@ -196,7 +196,7 @@ def _race(name: str, case: Case) -> Iterator[Program]:
 
     def compile_theirs(settings: Settings, *labels: str) -> Program:
         changed = (f"{x}={value}" for x, value in settings.items() if case.theirs.get(x) != value)
-        return _compile_theirs(", ".join((name, "MaxText", *labels or changed)), case, settings)
+        return _compile_theirs(", ".join((name, "MaxText", *(labels or changed))), case, settings)
 
     settings, best = case.theirs, compile_theirs(case.theirs)
     yield best

@@ -1,4 +1,4 @@
-"""Costs of small updates on absent devices, beside those recorded: the guard of `make test-compilers`.
+"""Costs of small updates on absent devices, held to those recorded: `make test-compilers`.
 
     python -m benchmarks.budgets
     python -m benchmarks.budgets --write  # record what was found

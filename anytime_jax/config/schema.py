@@ -279,7 +279,8 @@ class Settings:
       initial_weights: directory of an exported model to start from; empty for random parameters.
       batch_size: sequences in an update.
       microbatches: parts in which a batch is computed one after another; a batch that has grown has
-        more of them, of the same size.
+        more of them, of the same size. "auto" is the fewest that fit the devices, found when the
+        run begins and kept; "again" finds it anew.
       accumulation: type in which the gradients of microbatches are summed; "bfloat16" takes half
         the memory and rounds every sum to 8 bits.
       batch_growth: points at which the batch grows, and its size from there: (("2x", 512),
@@ -309,7 +310,7 @@ class Settings:
     seed: int = 0
     initial_weights: str = setting("", identity=False)
     batch_size: int = 256
-    microbatches: int = setting(8, identity=False)
+    microbatches: int | Literal["auto", "again"] = setting(8, identity=False)
     accumulation: Dtype = setting("float32", identity=False)
     batch_growth: tuple | Literal["seesaw"] = ()
     chinchilla_tokens: int = 3_276_800_000  # 20 for each parameter of the 150M model's blocks
@@ -337,11 +338,17 @@ class Settings:
                 require_directory(name, getattr(self, name))
         require_count("seed", self.seed)
         require_count("batch_size", self.batch_size, least=1)
-        require_count("microbatches", self.microbatches, least=1)
-        if self.batch_size % self.microbatches:
-            raise ValueError(
-                f"microbatches = {self.microbatches} does not divide batch_size = {self.batch_size}"
-            )
+        if isinstance(self.microbatches, str):
+            allowed = "a number of parts, 'auto' or 'again'"
+            ok = self.microbatches in ("auto", "again")
+            require(ok, "microbatches", self.microbatches, allowed)
+        else:
+            require_count("microbatches", self.microbatches, least=1)
+            if self.batch_size % self.microbatches:
+                raise ValueError(
+                    f"microbatches = {self.microbatches} does not divide batch_size = "
+                    f"{self.batch_size}"
+                )
         ok = 0 < self.chinchilla_tokens < 2**63
         require(ok, "chinchilla_tokens", self.chinchilla_tokens, "from 1 to below 2^63")
         require_positive("clip_norm", self.clip_norm)
@@ -460,6 +467,12 @@ class Config(Settings):
     def to_dict(self) -> dict[str, Any]:
         """Returns the settings as nested dictionaries; the inverse of `build`."""
         return to_dict(self.given)
+
+    @property
+    def microbatch_size(self) -> int:
+        """Windows of a microbatch; of a batch until the number of microbatches is found."""
+        count = 1 if isinstance(self.microbatches, str) else self.microbatches
+        return self.batch_size // count
 
     def replace(self, **settings: Any) -> "Config":
         """Returns the configuration with other settings or groups of settings."""
@@ -646,13 +659,14 @@ def _run_dir(config: Config) -> str:
 
 def _check(config: Config) -> None:
     """Raises a ValueError if settings do not fit each other."""
-    part = config.batch_size // config.microbatches
+    part = config.microbatch_size
     for run_stage in config.stages:
         length, tokens = run_stage.model.length, part * config.model.length
         allowed = f"a length that divides the {tokens:,} tokens of a microbatch (batch_size / "
         allowed += f"microbatches = {part} windows of {config.model.length})"
         require(tokens % length == 0, "model.length", length, allowed)
-    for stage in config.clock.stages:
+    is_known = isinstance(config.microbatches, int)
+    for stage in config.clock.stages if is_known else ():
         size = stage.span * config.batch_size
         allowed = f"a multiple of batch_size / microbatches = {part}"
         require(size % part == 0, "batch_growth", size, allowed)

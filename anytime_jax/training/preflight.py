@@ -104,14 +104,14 @@ def make_mesh(config: Config, devices: Sequence[Any] | None = None) -> Mesh:
     devices = jax_settings.find_devices() if devices is None else devices
     with naming("config.mesh"):
         mesh = sharding.make_mesh(config.mesh, devices)
-    _check_layout(config, mesh)
+    check_layout(config, mesh)
     return mesh
 
 
-def _check_layout(config: Config, mesh: Mesh) -> None:
+def check_layout(config: Config, mesh: Mesh) -> None:
     """Raises an InputError if batches, heads or the kind of attention do not fit a mesh."""
     shards, tensor = sharding.batch_shards(mesh), mesh.shape["tensor"]
-    part = config.batch_size // config.microbatches
+    part = config.microbatch_size
     sizes = {"batch_size / microbatches": part, "eval.batch_size": config.eval.batch_size}
     for name, size in sizes.items():
         if size % shards:

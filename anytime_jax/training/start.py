@@ -35,7 +35,15 @@ from anytime_jax.corpus.sentencepiece_tokenizer import TRAINED_END_OF_TEXT
 from anytime_jax.distributed import processes
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.storage.paths import absolute_path, storage_path
-from anytime_jax.training import branching, due_steps, preflight, pretrained, run_data, signals
+from anytime_jax.training import (
+    branching,
+    due_steps,
+    microbatches,
+    preflight,
+    pretrained,
+    run_data,
+    signals,
+)
 from anytime_jax.training.evaluator import SetEvaluator
 from anytime_jax.training.metric_recorder import Recorder
 from anytime_jax.training.metric_writers import check_wandb
@@ -86,6 +94,8 @@ def start(
             preflight.check_paths(config)
             mesh = mesh or preflight.make_mesh(config)
         preflight.check_agreement(config, fall_back)
+        with processes.fail_together():
+            config = microbatches.resolve(config, mesh, display.say)
         plan = _make_plan(config, mesh, run_dir, fall_back, profile, display.say)
         if _is_complete(plan, run_dir):
             raise AtStop(plan)

@@ -37,7 +37,7 @@ class StateMemory:
 
         Each part of `data` sums its own, of all parameters.
         """
-        halves = config.microbatches > 1 and config.accumulation == "bfloat16"
+        halves = config.microbatch_size < config.batch_size and config.accumulation == "bfloat16"
         return self.gathered // 2 if halves else self.gathered
 
     def least(self, config: Config) -> int:

@@ -200,7 +200,19 @@ def trace_update(program: Program, config: Config, mesh: Mesh) -> jax.stages.Tra
 
 def lower_update(program: Program, config: Config, mesh: Mesh) -> jax.stages.Lowered:
     """Returns the train step lowered for the mesh, whose devices need not exist."""
-    traced = trace_update(program, config, mesh)
+    return _lower(trace_update(program, config, mesh), mesh)
+
+
+def lower_evaluation(program: Program, config: Config, mesh: Mesh) -> jax.stages.Lowered:
+    """Returns the evaluation step lowered for the mesh, whose devices need not exist."""
+    size, rows = config.eval_rows, sharding.batch_sharding(mesh)
+    tokens_BxT = jax.ShapeDtypeStruct((size, config.model.length + 1), jnp.int32, sharding=rows)
+    weights_B = jax.ShapeDtypeStruct((size,), jnp.float32, sharding=rows)
+    eval_step: Any = program.eval_step
+    return _lower(eval_step.trace(program.abstract_state.params, tokens_BxT, weights_B), mesh)
+
+
+def _lower(traced: jax.stages.Traced, mesh: Mesh) -> jax.stages.Lowered:
     platform = mesh.devices.flat[0].platform
     return traced.lower(lowering_platforms=("cuda" if platform == "gpu" else platform,))
 
@@ -216,7 +228,7 @@ def train_step(
     # A batch that has grown is computed in more microbatches of the same size.
     B, L = tokens_BxT.shape[0], tokens_BxT.shape[1] - 1
     windows = B * L // config.clock.length  # of the first length
-    microbatches = windows * config.microbatches // config.batch_size
+    microbatches = windows // config.microbatch_size
     loss, grads = loss_and_gradient(
         config.model,
         constrain,

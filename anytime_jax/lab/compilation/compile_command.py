@@ -31,13 +31,13 @@ from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.lab.compilation import program_search, topologies
 from anytime_jax.lab.compilation.update_report import (
     UpdateReport,
+    absent_devices,
     compile_update,
     dearest_kernels,
     group_collectives,
-    is_out_of_memory,
 )
 from anytime_jax.tables import Table, numbers
-from anytime_jax.training import preflight
+from anytime_jax.training import microbatches, preflight
 from anytime_jax.training.state_memory import ADVICE
 
 EXAMPLES = (
@@ -83,6 +83,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.search:
         return _search(arguments, config.to_dict(), topology, devices, device, console)
     mesh = preflight.make_mesh(config, devices)
+    with absent_devices(mesh) as compile, input_errors():
+        say = Console(stderr=True).print
+        config = microbatches.resolve(config, mesh, say, compile)
     message = f"compiling the update of {config.name} for {topology.name} ..."
     with Console(stderr=True).status(message):
         report = _compile(config, mesh, device, topology)
@@ -114,7 +117,7 @@ def _compile(
     try:
         return compile_update(config, mesh, device)
     except jax.errors.JaxRuntimeError as error:
-        if not is_out_of_memory(error):
+        if not microbatches.is_out_of_memory(error):
             raise
         problem = " ".join(str(error).split())
         raise InputError(

@@ -22,11 +22,12 @@ import anytime_jax
 from anytime_jax.config import schema
 from anytime_jax.distributed.device_specs import DeviceSpec
 from anytime_jax.errors import InputError
-from anytime_jax.lab.compilation.update_report import compile_update, is_out_of_memory
+from anytime_jax.lab.compilation.update_report import compile_update
 from anytime_jax.storage.json_files import json_digest, read_json, write_json
-from anytime_jax.training import preflight, step
+from anytime_jax.training import microbatches, preflight, step
 from anytime_jax.training.state_memory import measure_state
 
+_FIRST = 8  # number of microbatches with which it begins if the run leaves it open
 _MOST_LAYERS = 24  # most layers that are unrolled: more take minutes to compile
 
 
@@ -75,6 +76,8 @@ def search(
     `source` has the settings of the run. `report` is called before every compilation. `directory`
     stores the results.
     """
+    if isinstance(source["microbatches"], str):
+        source = {**source, "microbatches": _FIRST}
     key = json_digest([dict(source), list(map(str, devices)), jax.__version__, _code_digest()])
     file = directory / f"{key[:16]}.json"
     kept = (read_json(file) or {}).get("trials", {})
@@ -157,7 +160,7 @@ def _compile(
     try:
         report = compile_update(*_build(source, layout, devices), device)
     except jax.errors.JaxRuntimeError as error:
-        if not is_out_of_memory(error):
+        if not microbatches.is_out_of_memory(error):
             raise
         return Trial(layout, fits=False)
     return Trial(layout, report.fits, report.total_memory, report.roofline.seconds)

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ from anytime_jax.lab.compilation import hlo, roofline
 from anytime_jax.lab.compilation.gpu_targets import assume_capability
 from anytime_jax.models.flops import flops_per_token
 from anytime_jax.training import step
+from anytime_jax.training.microbatches import Compile
 from anytime_jax.training.state_memory import measure_state
 
 
@@ -105,6 +106,20 @@ def dearest_kernels(program: roofline.Roofline) -> list[roofline.Kernel]:
     return sorted(totals, key=lambda kernel: -kernel.seconds)
 
 
+@contextlib.contextmanager
+def absent_devices(mesh: Mesh) -> Iterator[Compile]:
+    """Yields a function that compiles a program for devices that need not exist.
+
+    The program is lowered inside too.
+    """
+    device, options = mesh.devices.flat[0], {}
+    level = "xla_gpu_autotune_level"
+    if device.platform == "gpu" and not is_flag(level):
+        options[level] = 0  # kernels cannot be timed on an absent device
+    with assume_capability(device) if device.platform == "gpu" else contextlib.nullcontext():
+        yield lambda lowered: lowered.compile(options)
+
+
 def compile_update(config: Config, mesh: Mesh, device: DeviceSpec) -> UpdateReport:
     """Compiles the update of a run for the devices of a mesh, which need not exist.
 
@@ -115,14 +130,8 @@ def compile_update(config: Config, mesh: Mesh, device: DeviceSpec) -> UpdateRepo
     # Which token it is does not matter to the compiler.
     config = dataclasses.replace(config, end_of_text=config.end_of_text or 0)
     program = step.make_program(config, mesh)
-    is_gpu = mesh.devices.flat[0].platform == "gpu"
-    with assume_capability(mesh.devices.flat[0]) if is_gpu else contextlib.nullcontext():
-        lowered = step.lower_update(program, config, mesh)
-    options: dict[str, Any] = {}
-    level = "xla_gpu_autotune_level"
-    if is_gpu and not is_flag(level):
-        options[level] = 0  # kernels cannot be timed on an absent device
-    compiled = lowered.compile(options)
+    with absent_devices(mesh) as compile:
+        compiled = compile(step.lower_update(program, config, mesh))
     seconds = time.perf_counter() - began
     text = compiled.as_text() or ""
     tokens = config.clock.tokens_per_step
@@ -135,11 +144,6 @@ def compile_update(config: Config, mesh: Mesh, device: DeviceSpec) -> UpdateRepo
         compile_seconds=seconds,
         text=text,
     )
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Returns whether the compiler gave up because the program exceeds the device's memory."""
-    return "RESOURCE_EXHAUSTED" in str(error)
 
 
 def _memory(program: step.Program, compiled: jax.stages.Compiled) -> dict[str, int]:
