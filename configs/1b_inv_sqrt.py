@@ -16,8 +16,7 @@ def get_config() -> ConfigDict:
     """Returns the configuration."""
     config = paper_settings.model_300m("1b_inv_sqrt")
     config.model.update(layers=16, heads=16, width=2048, mlp_width=8192)
-    config.model.layer_loop = "unroll"
-    config.mesh.fsdp = 8
+    config.model.layer_loop, config.microbatches = "unroll", 8
     config.chinchilla_tokens = 20 * 805_306_368  # 30,720 steps
     config.stop = "4x"
     return paper_settings.inverse_sqrt(config, peak=1e-3, b2=0.99, alpha=51_200.0)
