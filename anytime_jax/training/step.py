@@ -302,7 +302,7 @@ def loss_and_gradient(
         scale: jax.Array | None,
     ) -> tuple[jax.Array, Any]:
         def loss_and_sums(sums: Any, tokens_BxT: jax.Array) -> tuple[jax.Array, Any]:
-            return _mean_loss_and_sums(config, constrain, params, sums, tokens_BxT, rules, scale)
+            return mean_loss_and_sums(config, constrain, params, sums, tokens_BxT, rules, scale)
 
         zeros = optax.tree.zeros_like(params, dtype=accumulation)
         zeros = decoder.split_layers(config, zeros)
@@ -439,11 +439,11 @@ def batch_mean_loss(
     The gradient has the z-loss of the configuration, and the loss has not. With `boundary_scale`,
     the losses of ends of text do not count, and the others are multiplied by it.
     """
-    loss_and_sums = functools.partial(_mean_loss_and_sums, config, constrain, params, None)
+    loss_and_sums = functools.partial(mean_loss_and_sums, config, constrain, params, None)
     return loss_and_sums(tokens_BxT, rules, boundary_scale)[0]
 
 
-def _mean_loss_and_sums(
+def mean_loss_and_sums(
     config: decoder.ModelConfig,
     constrain: sharding.ShardingConstraint,
     params: decoder.Params,

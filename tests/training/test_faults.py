@@ -41,13 +41,14 @@ def change_updates(monkeypatch, change):
 
 def spoil_updates(monkeypatch, updates, factor=math.nan):
     """Multiplies the loss of some updates, and so their gradient, by a factor."""
-    loss = step_lib.batch_mean_loss
+    loss_and_sums = step_lib.mean_loss_and_sums
 
-    def batch_mean_loss(config, constrain, params, tokens, **rules):
+    def spoiled(config, constrain, params, sums, tokens, *rules):
         multiple = 1.0
         for number, token in BAD_TOKENS.items():
             multiple = jnp.where((tokens[:, :1] == token).all(), number, multiple)
-        return loss(config, constrain, params, tokens, **rules) * multiple
+        loss, sums = loss_and_sums(config, constrain, params, sums, tokens, *rules)
+        return loss * multiple, sums
 
     def change(config, _):
         key = (config.guard.skip == "spikes", config.guard.spike, bad_updates.LOSS_WINDOW)
@@ -62,7 +63,7 @@ def spoil_updates(monkeypatch, updates, factor=math.nan):
         return train_step
 
     change_updates(monkeypatch, change)
-    monkeypatch.setattr(step_lib, "batch_mean_loss", batch_mean_loss)
+    monkeypatch.setattr(step_lib, "mean_loss_and_sums", spoiled)
 
 
 def assert_finite(run, step):

@@ -132,7 +132,8 @@ def test_unknown_device_asks_for_a_number(monkeypatch, tmp_path):
 
 def test_run_is_recorded_with_its_number(dataset, tmp_path):
     """A resume computes the same updates, whatever the devices are then."""
-    with start(small_run.config(tmp_path / "run", dataset.path, microbatches="auto")):
+    config = small_run.config(tmp_path / "run", dataset.path, microbatches="auto")
+    with start(config, mesh=small_run.mesh()):
         pass
     recorded = run_directory.read_run_file(tmp_path / "run")["config"]["microbatches"]
     assert recorded == 8

@@ -72,7 +72,7 @@ def test_150m_fits_small_tpu_slices(topology, milliseconds, share):
     ],
 )
 def test_large_models_communicate_once_an_update(config, topology, share):
-    report = compile_update(config, topology)
+    report = compile_update(config, topology, "--config.mesh.fsdp=1", "--config.microbatches=8")
     assert report["fits"]
     assert report["matmul_share"] > share
     assert {x["axes"] for x in report["collectives"]} == {"data"}
@@ -81,8 +81,9 @@ def test_large_models_communicate_once_an_update(config, topology, share):
 
 @pytest.mark.parametrize("topology", ["h100:8x8", "v5p:4x4x4"])
 def test_layers_split_over_fsdp_are_gathered_one_at_a_time(topology):
-    report = compile_update("7b_inv_sqrt", topology, "--config.mesh.fsdp=8")
+    report = compile_update("7b_inv_sqrt", topology)
     assert report["fits"]
+    assert report["matmul_share"] > 0.69
     collectives = report["collectives"]
     assert not any(x["kind"] == "all-to-all" for x in collectives)
     assert not any(x["in_loop"] for x in collectives if "data" in x["axes"])
