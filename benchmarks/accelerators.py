@@ -93,12 +93,17 @@ def _microbatches(count: int, rows: int) -> Settings:
 
 _150M = ("--config=configs/150m_inv_sqrt.py", "--topology=v5e:2x4")
 _7B = ("--config=configs/7b_inv_sqrt.py", "--topology=v5p:4x4x4")
+_SIXTEEN = ("--config.microbatches=16",)
 _WHOLE = ("--config.mesh.fsdp=1", "--config.microbatches=4")  # weights gathered once an update
 CASES = {
     "150m": Case(
         device=DEVICE_SPECS["tpu v5e"],
         devices=8,
-        ours={"five averages": _150M, "no averages": (*_150M, "--config.averages=()")},
+        ours={
+            "five averages": _150M,
+            "five averages, 16 microbatches": (*_150M, *_SIXTEEN),
+            "no averages, 16 microbatches": (*_150M, *_SIXTEEN, "--config.averages=()"),
+        },
         theirs={
             "compile_topology": "v5e-8",
             "base_emb_dim": 1024,
