@@ -89,11 +89,14 @@ class Instruction:
 
     @property
     def backend_config(self) -> dict:
-        """The backend's settings of the instruction."""
+        """The backend's settings of the instruction; empty if they are no JSON, as of a kernel."""
         _, found, text = self.attributes.partition("backend_config=")
         if not found or not text.startswith("{"):
             return {}
-        return json.JSONDecoder().raw_decode(text)[0]
+        try:
+            return json.JSONDecoder().raw_decode(text)[0]
+        except json.JSONDecodeError:  # of Pallas for GPUs, the program itself
+            return {}
 
 
 @dataclasses.dataclass(frozen=True)

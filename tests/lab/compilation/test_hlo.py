@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import pytest
 from stored_programs import load_program
 
-from anytime_jax.lab.compilation import hlo
+from anytime_jax.distributed.device_specs import DeviceSpec
+from anytime_jax.lab.compilation import hlo, roofline
 
 
 def parse_body(body: str, types: str = "f32[8,4]") -> tuple[hlo.Module, hlo.Computation]:
@@ -28,6 +29,19 @@ backend_config={"k":{"n":"3"}}, metadata={op_name="jit(f)/dot"}""")
     )
     assert (hlo.custom_call_target(y), y.backend_config) == ("a(b", {"k": {"n": "3"}})
     assert main.root == "y"
+
+
+def test_kernel_of_pallas_on_a_gpu_is_what_it_reads_and_writes():
+    """Its settings are the kernel, which is no JSON."""
+    module, main = parse_body("""
+  %x = f32[8,4]{1,0} parameter(0)
+  ROOT %y = bf16[8,4]{1,0} custom-call(%x), custom_call_target="__gpu$xla.gpu.triton", \
+backend_config={debug = false, name = "kernel", num_warps = 8 : i32}""")
+    kernel = main.instructions["y"]
+    assert kernel.backend_config == {}
+    device = DeviceSpec(peak_flops=1.0, bandwidth=1.0)
+    (counted,) = roofline.analyze(module, device, {"data": 1}).kernels
+    assert (counted.kind, counted.bytes) == ("memory", 8 * 4 * (4 + 2))
 
 
 def test_text_of_no_program_is_rejected():
