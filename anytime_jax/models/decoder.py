@@ -221,7 +221,6 @@ def _run(
             "'join'"
         )
     block = block_type(config, constrain, position, documents, name="blocks")
-
     is_unrolled = config.layer_loop == "unroll"
 
     def run_block(

@@ -304,7 +304,8 @@ def loss_and_gradient(
         def loss_and_sums(sums: Any, tokens_BxT: jax.Array) -> tuple[jax.Array, Any]:
             return mean_loss_and_sums(config, constrain, params, sums, tokens_BxT, rules, scale)
 
-        zeros = optax.tree.zeros_like(params, dtype=accumulation)
+        dtype = accumulation if microbatches > 1 else "float32"
+        zeros = optax.tree.zeros_like(params, dtype=dtype)
         zeros = decoder.split_layers(config, zeros)
         loss, sums = _accumulate(loss_and_sums, zeros, tokens_BxT, microbatches)
         return loss, optax.tree.cast(decoder.stack_layers(config, sums), jnp.float32)

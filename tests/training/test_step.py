@@ -90,6 +90,14 @@ def test_microbatches_give_unclipped_loss_and_gradient_of_batch():
     assert whole[1][0]["grad_norm"] > 1.5  # a clip at 1 would have shown
 
 
+def test_gradient_of_a_whole_batch_is_not_rounded():
+    params = small_run.program(CONFIG, small_run.mesh()).init().params
+    arguments = CONFIG.model, sharding.UNCONSTRAINED, params, jnp.asarray(TOKENS[0]), 1
+    _, expected = step.loss_and_gradient(*arguments)
+    _, grads = step.loss_and_gradient(*arguments, "bfloat16")
+    jax.tree.map(np.testing.assert_array_equal, grads, expected)
+
+
 def test_gradients_of_microbatches_are_summed_in_the_named_type():
     """The rounded sums by hand, of gradients that are not rounded."""
     config, params = CONFIG.model, small_run.program(CONFIG, small_run.mesh()).init().params
