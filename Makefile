@@ -31,7 +31,7 @@ test-py312: $(VENV312)/.installed-dev  ## Run the default tests on Python 3.12 w
 	$(VENV312)/bin/python -m pytest -n 2 --dist loadfile -m "not slow and not oracle"
 
 test-compilers: compilers  ## Compile small updates for absent devices, and hold their costs to those recorded
-	$(BIN)/python -m benchmarks.budgets
+	$(BIN)/python -m benchmarks.program_costs
 
 lint: $(VENV)/.installed-dev  ## Check style, types, scripts and the layering
 	$(BIN)/ruff format --check $(SOURCES)

@@ -98,10 +98,10 @@ def hidden(
     A loss that computes the logits one block at a time applies the head to it. With `documents`,
     tokens attend to their own document only.
     """
-    return hidden_and_sums(config, params, None, tokens_BxL, constrain, documents)[0]
+    return hidden_and_gradient_sums(config, params, None, tokens_BxL, constrain, documents)[0]
 
 
-def hidden_and_sums(
+def hidden_and_gradient_sums(
     config: ModelConfig,
     params: Params,
     sums: Any,

@@ -46,12 +46,15 @@ def resolve(
     kept = _kept(config) if config.microbatches == "auto" else 0
     kept = processes.broadcast(kept)
     if kept in allowed:
-        say(f"update   microbatches = {kept}, as the run began")
+        say(f"update   microbatches = {kept}, as before")
         return config.replace(microbatches=kept)
+    if kept:
+        say(f"update   microbatches = {kept} before, which these {mesh.size} devices cannot share")
     device = mesh.devices.flat[0]
     spec = device_spec(device)
     if spec is None and device.platform == "cpu":
         number = max((n for n in allowed if n <= _ON_CPU), default=allowed[0])
+        say(f"update   microbatches = {number}: on a CPU none are compiled to find the fewest")
         return config.replace(microbatches=number)
     memory = (spec.memory if spec else 0) or sharding.device_memory(mesh)
     if not memory:
@@ -126,10 +129,11 @@ def _allowed(config: Config, mesh: Mesh) -> list[int]:
 
 
 def _kept(config: Config) -> int:
-    """Returns the number of the run, or else of its trunk, 0 for none."""
+    """Returns the number of the run, or else of its trunk; 0 for none, or a damaged run file."""
     for directory in filter(None, (config.run_dir, config.branch.from_run)):
         about = run_directory.read_run_file(storage_path(directory)) or {}
-        number = (about.get("config") or {}).get("microbatches")
-        if isinstance(number, int):
+        settings = about.get("config")
+        number = settings.get("microbatches") if isinstance(settings, dict) else None
+        if isinstance(number, int) and not isinstance(number, bool):
             return number
     return 0

@@ -302,7 +302,7 @@ def loss_and_gradient(
         scale: jax.Array | None,
     ) -> tuple[jax.Array, Any]:
         def loss_and_sums(sums: Any, tokens_BxT: jax.Array) -> tuple[jax.Array, Any]:
-            return mean_loss_and_sums(config, constrain, params, sums, tokens_BxT, rules, scale)
+            return loss_and_gradient_sums(config, constrain, params, sums, tokens_BxT, rules, scale)
 
         dtype = accumulation if microbatches > 1 else "float32"
         zeros = optax.tree.zeros_like(params, dtype=dtype)
@@ -440,11 +440,11 @@ def batch_mean_loss(
     The gradient has the z-loss of the configuration, and the loss has not. With `boundary_scale`,
     the losses of ends of text do not count, and the others are multiplied by it.
     """
-    loss_and_sums = functools.partial(mean_loss_and_sums, config, constrain, params, None)
+    loss_and_sums = functools.partial(loss_and_gradient_sums, config, constrain, params, None)
     return loss_and_sums(tokens_BxT, rules, boundary_scale)[0]
 
 
-def mean_loss_and_sums(
+def loss_and_gradient_sums(
     config: decoder.ModelConfig,
     constrain: sharding.ShardingConstraint,
     params: decoder.Params,
@@ -512,7 +512,7 @@ def _run_model(
     tokens_BxT = constrain(tokens_BxT, ("batch", None))
     inputs_BxL = tokens_BxT[:, :-1]
     documents = None if rules is None else rules.find(inputs_BxL)
-    hidden_BxLxD, block_sums = decoder.hidden_and_sums(
+    hidden_BxLxD, block_sums = decoder.hidden_and_gradient_sums(
         config, params, block_sums, inputs_BxL, constrain, documents
     )
     return hidden_BxLxD, tokens_BxT[:, 1:], block_sums

@@ -41,7 +41,7 @@ def change_updates(monkeypatch, change):
 
 def spoil_updates(monkeypatch, updates, factor=math.nan):
     """Multiplies the loss of some updates, and so their gradient, by a factor."""
-    loss_and_sums = step_lib.mean_loss_and_sums
+    loss_and_sums = step_lib.loss_and_gradient_sums
 
     def spoiled(config, constrain, params, sums, tokens, *rules):
         multiple = 1.0
@@ -63,7 +63,7 @@ def spoil_updates(monkeypatch, updates, factor=math.nan):
         return train_step
 
     change_updates(monkeypatch, change)
-    monkeypatch.setattr(step_lib, "mean_loss_and_sums", spoiled)
+    monkeypatch.setattr(step_lib, "loss_and_gradient_sums", spoiled)
 
 
 def assert_finite(run, step):

@@ -109,11 +109,34 @@ def test_run_keeps_its_number_and_finds_another_on_request(compiled, tmp_path):
     run_directory.initialize(run, {}, about)
     said = []
     assert resolve(small_run.config(run, microbatches="auto"), compiled, said=said) == 2
-    assert (compiled.numbers, said) == ([], ["update   microbatches = 2, as the run began"])
+    assert (compiled.numbers, said) == ([], ["update   microbatches = 2, as before"])
     assert resolve(small_run.config(run, microbatches="again"), compiled) == 4
     branch = {"branch__from_run": str(run), "branch__at": "1x", "decay__horizon": "2x"}
     branch = small_run.config(tmp_path / "branch", microbatches="auto", stop="horizon", **branch)
     assert resolve(branch, compiled) == 2
+
+
+@pytest.mark.parametrize("settings", [[1, 2], "text", None, {"microbatches": True}, {}])
+def test_damaged_run_file_has_no_number(compiled, tmp_path, settings):
+    run = tmp_path / "run"
+    run.mkdir()
+    run_directory.initialize(run, {}, {"config": settings})
+    assert resolve(small_run.config(run, microbatches="auto"), compiled) == 4
+
+
+def test_number_that_the_devices_cannot_share_is_named(compiled, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    about = {"config": small_run.config(run, microbatches=8).to_dict()}
+    run_directory.initialize(run, {}, about)
+    said = []
+    config = small_run.config(run, microbatches="auto")
+
+    def compile(lowered):
+        return compiled(lowered, bytes_=MEMORY)
+
+    assert resolve(config, compile, devices=4, said=said) == 1
+    assert said[0] == "update   microbatches = 8 before, which these 4 devices cannot share"
 
 
 def test_cpu_takes_eight_or_the_nearest_below(tmp_path):

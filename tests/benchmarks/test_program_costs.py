@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks import budgets
+from benchmarks import program_costs
 
 VERSIONS = {"jax": "1.0", "libtpu": "2.0"}
 FIGURES = {"flops": 1000.0, "bytes": 500, "kernels": 100, "temporaries": 200}
@@ -13,21 +13,21 @@ FIGURES = {"flops": 1000.0, "bytes": 500, "kernels": 100, "temporaries": 200}
 @pytest.fixture
 def guard(monkeypatch, tmp_path):
     """Returns what runs the guard on one program with figures, and gives its output."""
-    monkeypatch.setattr(budgets, "BUDGETS", tmp_path / "budgets.json")
-    monkeypatch.setattr(budgets, "PROGRAMS", {"tiny": ("--topology=v5e:1x1",)})
-    monkeypatch.setattr(budgets, "_python", lambda arguments: "python")
+    monkeypatch.setattr(program_costs, "RECORDED", tmp_path / "program_costs.json")
+    monkeypatch.setattr(program_costs, "PROGRAMS", {"tiny": ("--topology=v5e:1x1",)})
+    monkeypatch.setattr(program_costs, "_python", lambda arguments: "python")
 
     def run(*words, versions=VERSIONS, **changes):
-        monkeypatch.setattr(budgets, "_versions", lambda python: versions)
-        monkeypatch.setattr(budgets, "_measure", lambda python, arguments: FIGURES | changes)
-        return budgets.main(words)
+        monkeypatch.setattr(program_costs, "_versions", lambda python: versions)
+        monkeypatch.setattr(program_costs, "_measure", lambda python, arguments: FIGURES | changes)
+        return program_costs.main(words)
 
     assert run("--write") == 0
     return run
 
 
 def test_figures_are_recorded_with_their_versions(guard):
-    recorded = json.loads(budgets.BUDGETS.read_text("utf-8"))
+    recorded = json.loads(program_costs.RECORDED.read_text("utf-8"))
     assert recorded == {"tiny": {"versions": VERSIONS, **FIGURES}}
     assert guard() == 0
 
@@ -58,6 +58,6 @@ def test_other_versions_are_skipped_and_named(guard, capsys):
 
 
 def test_recorded_programs_are_those_of_the_command():
-    recorded = json.loads(budgets.BUDGETS.read_text("utf-8"))
-    assert list(recorded) == list(budgets.PROGRAMS)
-    assert all(set(x) == {"versions", *budgets.TOLERANCES} for x in recorded.values())
+    recorded = json.loads(program_costs.RECORDED.read_text("utf-8"))
+    assert list(recorded) == list(program_costs.PROGRAMS)
+    assert all(set(x) == {"versions", *program_costs.TOLERANCES} for x in recorded.values())

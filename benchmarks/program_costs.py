@@ -1,12 +1,12 @@
 """Costs of small updates on absent devices, held to those recorded: `make test-compilers`.
 
-    python -m benchmarks.budgets
-    python -m benchmarks.budgets --write  # record what was found
+    python -m benchmarks.program_costs
+    python -m benchmarks.program_costs --write  # record what was found
 
 Each program is a model of two layers, compiled in `.venv-tpu` or `.venv-cuda` (`make compilers`).
-`benchmarks/budgets.json` has its FLOPs, bytes, kernels and temporary memory, and the versions that
-compiled it: under others it is skipped. The command fails if one of the figures has grown by more
-than its tolerance.
+`benchmarks/program_costs.json` has its FLOPs, bytes, kernels and temporary memory, and the versions
+that compiled it: under others it is skipped. The command fails if one of the figures has grown by
+more than its tolerance.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from anytime_jax.errors import RunError
 from anytime_jax.tables import Table, numbers
 from benchmarks import harness
 
-BUDGETS = Path(__file__).with_name("budgets.json")
+RECORDED = Path(__file__).with_name("program_costs.json")
 TOLERANCES = {"flops": 0.001, "bytes": 0.02, "kernels": 0.02, "temporaries": 0.02}
 
 _150M = ("--config=configs/150m_inv_sqrt.py", "--config.model.layers=2")
@@ -45,29 +45,29 @@ PROGRAMS: Mapping[str, Sequence[str]] = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Compiles every program, prints its figures beside the budgets, and returns 1 if one grew."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.budgets", description=__doc__)
+    """Compiles every program, prints its figures beside those recorded, and returns 1 if one grew."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.program_costs", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--write", action="store_true", help="record the figures as the budgets")
+    parser.add_argument("--write", action="store_true", help="record the figures")
     options = parser.parse_args(argv)
-    recorded = json.loads(BUDGETS.read_text("utf-8")) if BUDGETS.exists() else {}
+    recorded = json.loads(RECORDED.read_text("utf-8")) if RECORDED.exists() else {}
     found, console, problems = {}, Console(width=140), []
     for name, arguments in PROGRAMS.items():
         python = _python(arguments)
         versions = _versions(python)
-        budget = recorded.get(name, {})
-        if not options.write and budget.get("versions") != versions:
-            theirs = budget.get("versions", "nothing")
+        costs = recorded.get(name, {})
+        if not options.write and costs.get("versions") != versions:
+            theirs = costs.get("versions", "nothing")
             console.print(f"{name}: skipped, recorded with {theirs}, and here is {versions}")
             continue
         figures = _measure(python, arguments)
         found[name] = {"versions": versions, **figures}
         if not options.write:
-            problems += _compare(name, figures, budget)
+            problems += _compare(name, figures, costs)
     _print(console, found, recorded)
     if options.write:
-        BUDGETS.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
-        console.print(f"wrote {BUDGETS}")
+        RECORDED.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+        console.print(f"wrote {RECORDED}")
     for problem in problems:
         console.print(problem)
     return 1 if problems else 0
@@ -102,14 +102,14 @@ def _measure(python: str, arguments: Sequence[str]) -> dict[str, float]:
     }
 
 
-def _compare(name: str, figures: Mapping[str, float], budget: Mapping[str, Any]) -> list[str]:
-    """Returns a line for each figure that exceeds its budget."""
+def _compare(name: str, figures: Mapping[str, float], costs: Mapping[str, Any]) -> list[str]:
+    """Returns a line for each figure that exceeds the recorded one."""
     return [
-        f"{name}: {figure} grew by {value / budget[figure] - 1:.2%}, and {TOLERANCES[figure]:.1%} "
+        f"{name}: {figure} grew by {value / costs[figure] - 1:.2%}, and {TOLERANCES[figure]:.1%} "
         "is allowed: make the program as good again, or record it by "
-        "`python -m benchmarks.budgets --write` and say why"
+        "`python -m benchmarks.program_costs --write` and say why"
         for figure, value in figures.items()
-        if value > budget[figure] * (1 + TOLERANCES[figure])
+        if value > costs[figure] * (1 + TOLERANCES[figure])
     ]
 
 
@@ -118,9 +118,9 @@ def _print(
 ) -> None:
     table = Table("", ["program", *numbers(*TOLERANCES)])
     for name, figures in found.items():
-        budget = recorded.get(name, {})
+        costs = recorded.get(name, {})
         cells = (
-            f"{figures[x]:.4g}" + (f" ({figures[x] / budget[x] - 1:+.2%})" if x in budget else "")
+            f"{figures[x]:.4g}" + (f" ({figures[x] / costs[x] - 1:+.2%})" if x in costs else "")
             for x in TOLERANCES
         )
         table.add_row(name, *cells)
