@@ -45,27 +45,35 @@ PROGRAMS: Mapping[str, Sequence[str]] = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Compiles every program, prints its figures beside those recorded, and returns 1 if one grew."""
+    """Compiles every program and prints its figures; returns 1 if one exceeds the recorded one."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.program_costs", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--write", action="store_true", help="record the figures")
     options = parser.parse_args(argv)
+    try:
+        return _check(options.write)
+    except RunError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _check(writes: bool) -> int:
     recorded = json.loads(RECORDED.read_text("utf-8")) if RECORDED.exists() else {}
     found, console, problems = {}, Console(width=140), []
     for name, arguments in PROGRAMS.items():
         python = _python(arguments)
         versions = _versions(python)
         costs = recorded.get(name, {})
-        if not options.write and costs.get("versions") != versions:
+        if not writes and costs.get("versions") != versions:
             theirs = costs.get("versions", "nothing")
             console.print(f"{name}: skipped, recorded with {theirs}, and here is {versions}")
             continue
         figures = _measure(python, arguments)
         found[name] = {"versions": versions, **figures}
-        if not options.write:
+        if not writes:
             problems += _compare(name, figures, costs)
     _print(console, found, recorded)
-    if options.write:
+    if writes:
         RECORDED.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
         console.print(f"wrote {RECORDED}")
     for problem in problems:
