@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
-from reference_decoders import CONFIGS, LAYERS, OLMO, OLMO2, PAPER, oracle, slow
+from reference_decoders import CONFIGS, OLMO, OLMO2, PAPER, oracle, slow
 
 from anytime_jax.config.schema import MeshConfig
 from anytime_jax.distributed.sharding import ShardingConstraint, make_mesh
@@ -108,12 +108,8 @@ def gradient_jaxpr(**changes):
 
 
 def test_layer_loop_scans_or_unrolls():
-    """An unrolled block is traced once, and called for each layer."""
     texts = {loop: gradient_jaxpr(layer_loop=loop) for loop in ("scan", "unroll")}
     assert [text.count("scan[") for text in texts.values()] == [2, 0]  # forward and backward
-    products = {loop: text.count(" dot_general[") for loop, text in texts.items()}
-    head = 3
-    assert products["unroll"] - head == LAYERS * (products["scan"] - head)
 
 
 def test_remat_recomputes_activations_or_products():
