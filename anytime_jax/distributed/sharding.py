@@ -156,6 +156,12 @@ def batch_shards(mesh: Mesh) -> int:
     return math.prod(mesh.shape[axis] for axis in _BATCH_AXES)
 
 
+def round_up_rows(mesh: Mesh, rows: int) -> int:
+    """Returns the least number of rows, `rows` or more, that the parts of a batch share equally."""
+    shards = batch_shards(mesh)
+    return -(-rows // shards) * shards
+
+
 @dataclasses.dataclass(frozen=True)
 class ShardingConstraint:
     """Constrains the sharding of arrays inside a program; does nothing without a mesh.

@@ -221,6 +221,5 @@ def make_evaluator(
     length = config.model.length
     count = count or config.eval_windows(dataset.splits[split].windows(length))
     windows = Windows(dataset, split, length=length, seed=_ORDER, repeat=True)
-    shards = sharding.batch_shards(mesh)
-    size = -(-min(batch_size or config.eval_rows, count) // shards) * shards
+    size = sharding.round_up_rows(mesh, min(batch_size or config.eval_rows, count))
     return Evaluator(program, windows, length, count, size, mesh, document_rules(config))

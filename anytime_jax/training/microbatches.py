@@ -43,7 +43,8 @@ def resolve(
     if isinstance(config.microbatches, int):
         return config
     allowed = _allowed(config, mesh)
-    kept = _kept(config) if config.microbatches == "auto" else 0
+    with processes.fail_together():
+        kept = _kept(config) if config.microbatches == "auto" else 0
     kept = processes.broadcast(kept)
     if kept in allowed:
         say(f"update   microbatches = {kept}, as before")
@@ -65,7 +66,8 @@ def resolve(
 
     def fits(number: int) -> bool:
         say(f"update   compiling with microbatches = {number} ...")
-        needed = measure_programs(config.replace(microbatches=number), mesh, compile)
+        with processes.fail_together():
+            needed = measure_programs(config.replace(microbatches=number), mesh, compile)
         taken = f"more than the {format_bytes(memory)} of a device"
         if needed is not None:
             taken = f"{format_bytes(needed)} of {format_bytes(memory)}"
@@ -75,8 +77,9 @@ def resolve(
     place = bisect.bisect_left(allowed, True, key=fits)
     if place == len(allowed):
         raise InputError(
-            f"config.microbatches = {config.microbatches!r}: not even {allowed[-1]}, one window at "
-            f"a time, fits the {format_bytes(memory)} of a device: take {ADVICE.partition(', ')[2]}"
+            f"config.microbatches = {config.microbatches!r}: not even {allowed[-1]} fit the "
+            f"{format_bytes(memory)} of a device: take {ADVICE.partition(', ')[2]}, or a smaller "
+            "eval.batch_size"
         )
     return config.replace(microbatches=allowed[place])
 

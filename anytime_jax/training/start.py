@@ -95,7 +95,8 @@ def start(
             mesh = mesh or preflight.make_mesh(config)
         preflight.check_agreement(config, fall_back)
         with processes.fail_together():
-            config = microbatches.resolve(config, mesh, display.say)
+            _check_owner(config, run_dir)
+        config = microbatches.resolve(config, mesh, display.say)
         plan = _make_plan(config, mesh, run_dir, fall_back, profile, display.say)
         if _is_complete(plan, run_dir):
             raise AtStop(plan)
@@ -170,7 +171,6 @@ def _make_plan(
         config = _with_kept_weights(config, run_dir, say)
         if processes.is_primary():
             check_wandb(config.log)
-        _check_owner(config, run_dir)
         datasets = run_data.open_datasets(config) if is_prepared else None
         if datasets is None:
             run_data.check_place(config)

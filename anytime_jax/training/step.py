@@ -205,7 +205,8 @@ def lower_update(program: Program, config: Config, mesh: Mesh) -> jax.stages.Low
 
 def lower_evaluation(program: Program, config: Config, mesh: Mesh) -> jax.stages.Lowered:
     """Returns the evaluation step lowered for the mesh, whose devices need not exist."""
-    size, rows = config.eval_rows, sharding.batch_sharding(mesh)
+    rows = sharding.batch_sharding(mesh)
+    size = sharding.round_up_rows(mesh, config.eval_rows)
     tokens_BxT = jax.ShapeDtypeStruct((size, config.model.length + 1), jnp.int32, sharding=rows)
     weights_B = jax.ShapeDtypeStruct((size,), jnp.float32, sharding=rows)
     eval_step: Any = program.eval_step

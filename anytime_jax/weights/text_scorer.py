@@ -182,8 +182,7 @@ def open_scorer(run: SavedRun, batch_size: int | None, say: Callable[[str], obje
     The default batch size is that of the evaluations in training.
     """
     config, mesh = run.config, make_mesh(run.config.mesh, say)
-    shards = sharding.batch_shards(mesh)
-    size = -(-(batch_size or config.eval.batch_size) // shards) * shards
+    size = sharding.round_up_rows(mesh, batch_size or config.eval.batch_size)
     # A row is one text, whatever is in it.
     data = dataclasses.replace(config.data, documents="join", boundary_loss=True)
     program = make_program(dataclasses.replace(config, data=data), mesh)

@@ -68,7 +68,10 @@ def test_an_evaluation_must_fit_too(compiled, tmp_path):
             )
         return result
 
-    with pytest.raises(InputError, match="not even 8, one window at a time, fits the 1 MB"):
+    with pytest.raises(
+        InputError,
+        match=r"not even 8 fit the 1 MB of a device: take .* or a smaller eval.batch_size",
+    ):
         resolve(small_run.config(tmp_path / "run", microbatches="auto"), compile)
 
 

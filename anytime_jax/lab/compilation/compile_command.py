@@ -73,7 +73,6 @@ def run(arguments: argparse.Namespace) -> int:
         command_line.refuse(arguments, ["--tries"], "without --search")
     if arguments.hlo and not arguments.hlo.parent.is_dir():
         raise InputError(f"--hlo={arguments.hlo}: there is no directory {arguments.hlo.parent}")
-    config = _at_point(config, arguments.at)
     topology = topologies.parse(arguments.topology)
     devices = topologies.make_devices(topology)
     device = device_spec(devices[0])
@@ -86,6 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     with absent_devices(mesh) as compile, input_errors():
         say = Console(stderr=True).print
         config = microbatches.resolve(config, mesh, say, compile)
+    config = _at_point(config, arguments.at)
     message = f"compiling the update of {config.name} for {topology.name} ..."
     with Console(stderr=True).status(message):
         report = _compile(config, mesh, device, topology)

@@ -13,6 +13,7 @@ from anytime_jax.commands import config_file
 from anytime_jax.config import schema
 from anytime_jax.distributed.device_specs import DeviceSpec
 from anytime_jax.lab.compilation import compile_command, topologies, update_report
+from anytime_jax.training import microbatches
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,8 @@ def compile_small_run(monkeypatch, compiled_once):
         monkeypatch.setattr(config_file, "load", lambda arguments: schema.build(settings.to_dict()))
         monkeypatch.setattr(topologies, "make_devices", lambda topology: jax.devices()[:4])
         device = DeviceSpec(peak_flops=1e12, bandwidth=1e11, memory=memory)
-        monkeypatch.setattr(compile_command, "device_spec", lambda device_: device)
+        for module in (compile_command, microbatches):
+            monkeypatch.setattr(module, "device_spec", lambda device_: device)
         if compile_command.compile_update is update_report.compile_update:
             monkeypatch.setattr(compile_command, "compile_update", compiled_once)
         return run_command(compile_command, [f"--topology={topology}", *arguments])
@@ -60,6 +62,9 @@ def test_a_point_chooses_the_stage(compile_small_run, capsys):
     for words, length in (([], 8), (["--at=3x"], 16), (["--at=99x"], 32)):
         assert compile_small_run(10**9, *words, model__length=lengths, batch_size=16) == 0
         assert f"windows of {length} tokens" in capsys.readouterr().out
+    settings = {"model__length": lengths, "batch_size": 16, "microbatches": "auto"}
+    assert compile_small_run(10**9, "--at=3x", **settings) == 0
+    assert "windows of 16 tokens" in capsys.readouterr().out
     for words in (["--at=soon"], ["--at=2x", "--search"]):
         assert compile_small_run(10**9, *words) == 2
         assert "--at" in capsys.readouterr().err
