@@ -36,6 +36,7 @@ COMMANDS = {
     "leaderboard": "Compare optimizers, schedules and read-outs of a study with the tuned cosine.",
     "forecast": "Forecast the losses of a run: live, averaged, decayed, and what each further 0.01 "
     "nats cost.",
+    "plan": "Print the settings that a larger model takes from a small run, and why.",
     "compile": "Compile the update of a run for accelerators that are not there.",
     "theory": "Compute exact risks of SGD on power-law linear regression.",
 }
@@ -46,6 +47,7 @@ _LABORATORY = {
     "report": "report",
     "leaderboard": "leaderboard.leaderboard_command",
     "forecast": "forecast.forecast_command",
+    "plan": "width.plan_command",
     "compile": "compilation.compile_command",
     "theory": "theory.theory_command",
 }

@@ -18,6 +18,7 @@ Dtype = Literal["bfloat16", "float32"]
 Attention = Literal["auto", "plain", "blocks", "xla", "cudnn", "splash"]
 LayerLoop = Literal["scan", "unroll"]
 Remat = Literal["none", "products", "full"]
+Parametrization = Literal["standard", "mup"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +45,11 @@ class ModelConfig:
       rope_theta: base of the rotary position embedding.
       rope_scaling: Llama 3's scaling of the rotation for longer texts: the factor, the low and the
         high frequency factor, and the length of the training before; empty for none.
+      parametrization: how initial weights, logits and updates depend on the width: "standard", or
+        "mup", with which the best learning rate hardly does (docs/width.md). At `base_width` the
+        two are the same.
+      base_width: the width at which the learning rate was tuned, for "mup"; 0 otherwise. Heads of a
+        constant size and `mlp_width` grow in proportion to the width.
       norm_epsilon: added to the variance in every norm.
       z_loss: weight of the squared logarithm of the softmax's denominator in the gradient; it keeps
         logits small. Losses are reported without it.
@@ -78,6 +84,8 @@ class ModelConfig:
     tied: bool = False
     rope_theta: Annotated[float, BY_STAGES] = 10_000.0
     rope_scaling: Annotated[tuple, BY_STAGES] = ()
+    parametrization: Parametrization = "standard"
+    base_width: int = 0
     norm_epsilon: float = 1e-5
     z_loss: float = 0.0
     dtype: Dtype = "bfloat16"
@@ -107,8 +115,16 @@ class ModelConfig:
             ("attention", Attention),
             ("layer_loop", LayerLoop),
             ("remat", Remat),
+            ("parametrization", Parametrization),
         ):
             require_choice(name, getattr(self, name), get_args(words))
+        require_count("base_width", self.base_width)
+        if (self.parametrization == "mup") != (self.base_width > 0):
+            raise ValueError(
+                f"base_width = {self.base_width} and parametrization = {self.parametrization!r}: "
+                'give "mup" with the width at which the learning rate was tuned, or "standard" '
+                "with 0"
+            )
         require_count("kv_heads", self.kv_heads)
         require_count("head_size", self.head_size)
         if self.head_size == 0:
@@ -128,6 +144,11 @@ class ModelConfig:
     def head_width(self) -> int:
         """Channels of one attention head, K."""
         return self.head_size or self.width // self.heads
+
+    @property
+    def width_growth(self) -> float:
+        """The width over the base width of "mup"; 1 for the standard parametrization."""
+        return self.width / self.base_width if self.base_width else 1.0
 
     @property
     def qk_norm(self) -> Literal["none", "width", "head"]:

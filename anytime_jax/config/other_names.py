@@ -39,6 +39,9 @@ NAMES = {
     "model.tied": "tie tie_weights weight_tying tie_embeddings tied_embeddings "
     "tie_word_embeddings untie_embeddings_and_output_weights",
     "model.rope_theta": "theta rope_base rotary_base",
+    "model.parametrization": "parameterization mup use_mup",
+    "model.base_width": "mup_base_width mup_base_hidden_size base_d_model d_model_base "
+    "mup_base_shapes base_shapes",
     "model.norm_epsilon": "norm_eps rms_norm_eps layer_norm_eps layer_norm_epsilon",
     "model.z_loss": "zloss z_loss_weight z_loss_coeff",
     "model.dtype": "precision mixed_precision amp bf16 fp16 bfloat16 torch_dtype param_dtype "

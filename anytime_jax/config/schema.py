@@ -680,6 +680,18 @@ def _check(config: Config) -> None:
         allowed = f"another name than those of weights: {', '.join(labels)}"
         setting = "eval.sets" if config.eval.sets else "data.mixture"
         require(name not in labels, setting, name, allowed)
+    follows_width = vars(type(config.optimizer)).get("scales_with_width", False)
+    if config.model.parametrization == "mup" and not follows_width:
+        raise ValueError(
+            f"optimizer.kind = {OPTIMIZERS.name_of(type(config.optimizer))!r} has no rule for the "
+            'width, and model.parametrization = "mup" needs one: give a kind with '
+            'scales_with_width, such as "adamw", or "standard"'
+        )
+    if config.model.parametrization == "mup" and config.initial_weights:
+        raise ValueError(
+            f"initial_weights = {format_value(config.initial_weights)} have logits at full scale, "
+            'and model.parametrization = "mup" divides them: give "standard"'
+        )
     _check_branch(config)
     horizon, stop = config.horizon, config.stop_rule.step
     if horizon is not None and (stop is None or stop > horizon):

@@ -98,6 +98,7 @@ def write_model(
     is in memory, also when the weights are read again for the parity record. Raises a RunError if a
     file cannot be written.
     """
+    config, layers = _fold_growth(config, layers)
     table = model_format.tensors(config)
     tokens = (_STRIDE * np.arange(1, min(_PROMPT_TOKENS, config.length) + 1)) % config.vocab_size
     try:
@@ -110,6 +111,19 @@ def write_model(
         (directory / PARITY).write_bytes(import_safetensors().numpy.save(parity))
     except OSError as error:
         raise RunError(f"{directory} cannot be written ({error})") from error
+
+
+def _fold_growth(
+    config: ModelConfig, layers: Mapping[str, Iterable[np.ndarray]]
+) -> tuple[ModelConfig, Mapping[str, Iterable[np.ndarray]]]:
+    """Returns a model of "mup" as a standard one, which has the same logits.
+
+    What divides the logits goes into the scale of the final norm, so that a tied head stays one.
+    """
+    growth, name = config.width_growth, "final_norm/scale"
+    folded = (scale / np.float32(growth) for scale in layers[name])
+    config = dataclasses.replace(config, parametrization="standard", base_width=0)
+    return config, layers if growth == 1 else {**layers, name: folded}
 
 
 def _write_weights(

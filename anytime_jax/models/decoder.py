@@ -59,6 +59,8 @@ PARAMETER_AXES: dict[str, tuple[str | None, ...]] = {
     "head": ("width", "vocabulary"),
 }
 
+_GROWING_AXES = {"width", "heads", "mlp"}
+
 
 def parameter_axes(config: ModelConfig) -> dict[str, tuple[str | None, ...]]:
     """Returns the axis names of all parameters by name, including those that a kind adds."""
@@ -133,8 +135,12 @@ def apply_head(config: ModelConfig, params: Params, x_BxLxD: jax.Array) -> jax.A
 
 
 def head(config: ModelConfig, params: Params) -> jax.Array:
-    """Returns the head, which turns hidden states into logits, of shape DxV."""
-    return params["embedding"].T if config.tied else params["head"]
+    """Returns the matrix that turns hidden states into logits, of shape DxV.
+
+    It is the parameter, over the growth of the width under "mup".
+    """
+    head_DxV = params["embedding"].T if config.tied else params["head"]
+    return head_DxV if config.width_growth == 1 else head_DxV / config.width_growth
 
 
 def init_cache(config: ModelConfig, batch: int, length: int) -> Cache:
@@ -178,6 +184,13 @@ def _logits(config: ModelConfig, params: Params, hidden_BxLxD: jax.Array) -> jax
 def param_shapes(config: ModelConfig) -> Params:
     """Returns the parameters' shapes and dtypes, a cached tree that callers must not modify."""
     return jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
+
+
+def growing_matrices(config: ModelConfig) -> set[str]:
+    """Returns the names of the matrices of the blocks both of whose axes grow with the width."""
+    axes = parameter_axes(config)
+    pairs = {x: pair for x, pair in matrix_axes(config).items() if x in axes}
+    return {x for x, pair in pairs.items() if {axes[x][i] for i in pair} <= _GROWING_AXES}
 
 
 def matrix_axes(config: ModelConfig) -> dict[str, tuple[int, int]]:
@@ -296,13 +309,13 @@ class _Parameters(nn.Module):
     def __call__(self) -> None:
         cfg = self.config
         V, D = cfg.embedding_rows, cfg.width
-        self.param("embedding", _inward(cfg), (V, D))
+        self.param("embedding", _of_vocabulary(cfg), (V, D))
         blocks = nn.scan(
             block_class(cfg), variable_axes={"params": 0}, split_rngs={"params": True}
         )(cfg, UNCONSTRAINED, position=0, name="blocks")
         blocks(jnp.zeros((1, 1, D)), jnp.arange(cfg.layers), None)
         if not cfg.tied:
-            self.param("head", _inward(cfg), (D, V))
+            self.param("head", _of_vocabulary(cfg), (D, V))
         Norm(cfg, name="final_norm")(jnp.zeros((1, 1, D)))
 
 
@@ -468,16 +481,28 @@ def _truncated_normal(sigma: Any) -> nn.initializers.Initializer:
     return lambda key, shape, dtype=jnp.float32: sigma * unit(key, shape, dtype)
 
 
-def _inward(config: ModelConfig) -> nn.initializers.Initializer:
-    """Initializer of the embedding, the head and matrices that read the residual stream.
+def _of_vocabulary(config: ModelConfig) -> nn.initializers.Initializer:
+    """Initializer of the embedding and the head, which under "mup" does not change with the width.
 
     OLMo: Mitchell's initialization, here 1/sqrt(D). OLMo-2: 0.02 everywhere.
     """
     by_width = config.initial_scale == "depth"
-    return _truncated_normal(1 / math.sqrt(config.width) if by_width else 0.02)
+    return _truncated_normal(1 / math.sqrt(config.base_width or config.width) if by_width else 0.02)
+
+
+def _inward(config: ModelConfig) -> nn.initializers.Initializer:
+    """Initializer of matrices that read the residual stream: OLMo's 1/sqrt(D), OLMo-2's 0.02."""
+    by_width = config.initial_scale == "depth"
+    return _truncated_normal(1 / math.sqrt(config.width) if by_width else _constant_sigma(config))
 
 
 def _outward(config: ModelConfig, fan_in: int, layer: jax.Array) -> nn.initializers.Initializer:
     """Initializer of matrices that write to the residual stream; OLMo's sigma falls with depth."""
-    by_depth = config.initial_scale == "depth"
-    return _truncated_normal(1 / jnp.sqrt(2.0 * fan_in * (layer + 1)) if by_depth else 0.02)
+    if config.initial_scale == "constant":
+        return _truncated_normal(_constant_sigma(config))
+    return _truncated_normal(1 / jnp.sqrt(2.0 * fan_in * (layer + 1)))
+
+
+def _constant_sigma(config: ModelConfig) -> float:
+    """OLMo-2's sigma of matrices of the blocks; under "mup" it falls with the root of the width."""
+    return 0.02 / math.sqrt(config.width_growth)

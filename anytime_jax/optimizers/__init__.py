@@ -16,6 +16,7 @@ from anytime_jax.optimizers.interface import (
     INHERITED,
     Optimizer,
     RunInfo,
+    scale_with_width,
 )
 from anytime_jax.optimizers.muon import (
     Muon,
@@ -50,4 +51,5 @@ __all__ = [
     "partition_matrices",
     "readouts",
     "scale_by_muon",
+    "scale_with_width",
 ]

@@ -14,7 +14,7 @@ from anytime_jax.checks import (
     require_fraction,
     require_positive,
 )
-from anytime_jax.optimizers.interface import RunInfo, parameter_name
+from anytime_jax.optimizers.interface import RunInfo, parameter_name, scale_with_width
 
 DecayMask = Literal["all", "matrices"]
 
@@ -47,6 +47,7 @@ class AdamW:
     """
 
     kind: ClassVar[str] = "adamw"
+    scales_with_width: ClassVar[bool] = True
 
     b1: float = 0.9
     b2: float = 0.98
@@ -64,8 +65,15 @@ class AdamW:
 
     def transform(self, run: RunInfo) -> optax.GradientTransformation:
         """Returns the descent."""
-        adam = optax.scale_by_adam(self.b1, self.b2, self.epsilon)
-        return descend(adam, self.weight_decay, run, self.decay_mask)
+        return descend(self.adam(run), self.weight_decay, run, self.decay_mask)
+
+    def adam(self, run: RunInfo) -> optax.GradientTransformation:
+        """Returns Adam's direction, at the width of the run.
+
+        As the width grows, gradients fall in proportion, and so does epsilon.
+        """
+        adam = optax.scale_by_adam(self.b1, self.b2, self.epsilon / run.width_growth)
+        return optax.chain(adam, scale_with_width(run)) if run.width_growth != 1 else adam
 
 
 def descend(

@@ -44,6 +44,10 @@ class RunInfo:
         these.
       matrices: names of all matrices, also of those outside the blocks; an embedding is none.
       constrain_stack: shards the first axis of an array of many matrices.
+      width_growth: the width over the width at which the learning rate was tuned, for a model that
+        is parametrized for it ("mup"), else 1. An optimizer that follows it says so with
+        `scales_with_width = True`.
+      growing_matrices: names of the matrices whose rows and columns both grow with the width.
 
     Examples:
       >>> run = optimizers.RunInfo(optax.constant_schedule(1e-2))
@@ -59,6 +63,40 @@ class RunInfo:
     matrix_axes: MatrixAxes = dataclasses.field(default_factory=dict)
     matrices: Collection[str] = ()
     constrain_stack: Callable[[jax.Array], jax.Array] = _identity
+    width_growth: float = 1.0
+    growing_matrices: Collection[str] = ()
+
+
+def scale_with_width(run: RunInfo) -> optax.GradientTransformation:
+    """Divides the updates of the matrices that grow by the growth of the width.
+
+    A matrix of N times as many columns takes the sum of N times as many changes, which Adam makes
+    of one size and one sign; so each has to be N times as small.
+
+    Examples:
+      >>> rate = optax.constant_schedule(1e-2)
+      >>> run = optimizers.RunInfo(rate, width_growth=4.0, growing_matrices={"mlp_in"})
+      >>> scale = optimizers.scale_with_width(run)
+      >>> updates = {"head": jnp.ones(2), "mlp_in": jnp.ones(2)}
+      >>> scale.update(updates, scale.init(updates))[0]["mlp_in"]
+      Array([0.25, 0.25], dtype=float32)
+
+    Source: Tensor Programs V (arXiv 2203.03466), Table 8.
+    """
+    if run.width_growth == 1:
+        return optax.identity()
+
+    def update(updates: optax.Updates, _: Any) -> optax.Updates:
+        return jax.tree_util.tree_map_with_path(
+            lambda path, x: x / width_growth(run, parameter_name(path)), updates
+        )
+
+    return optax.stateless(update)
+
+
+def width_growth(run: RunInfo, name: str) -> float:
+    """Returns by what the growth of the width divides the updates of a parameter."""
+    return run.width_growth if name in run.growing_matrices else 1.0
 
 
 def parameter_name(path: tuple[Any, ...]) -> str:
@@ -70,7 +108,9 @@ def parameter_name(path: tuple[Any, ...]) -> str:
 class Optimizer(Protocol):
     """The settings of a method, which make its transform.
 
-    The state of the transform may have a node with read-outs (`optimizers.readouts`).
+    The state of the transform may have a node with read-outs (`optimizers.readouts`). A class whose
+    updates follow `RunInfo.width_growth` says so with an attribute of its own, `scales_with_width =
+    True`, which subclasses do not inherit.
 
     Examples:
       >>> optimizers.Muon(momentum=0.9)

@@ -22,14 +22,21 @@ import collections
 import dataclasses
 import math
 from collections.abc import Callable, Collection
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from anytime_jax.checks import require, require_bool, require_count, require_decay
+from anytime_jax.checks import (
+    require,
+    require_bool,
+    require_choice,
+    require_count,
+    require_decay,
+    require_positive,
+)
 from anytime_jax.optimizers.adamw import AdamW, descend
 from anytime_jax.optimizers.interface import MatrixAxes, RunInfo, parameter_name
 
@@ -37,17 +44,26 @@ from anytime_jax.optimizers.interface import MatrixAxes, RunInfo, parameter_name
 # 0.68 and 1.21; with coefficients that converge to 1, more steps would be needed.
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
+Scale = Literal["adam", "fans"]
+
 
 @dataclasses.dataclass(frozen=True)
 class Muon(AdamW):
     """Muon for the matrices of the blocks, and AdamW for all other parameters.
 
-    The update of a matrix is `0.2 sqrt(max(rows, columns))` times its momentum, with Nesterov's
-    look-ahead, after its singular values were moved near 1: as large as Adam's, so that one
-    learning rate serves all parameters. Weight decay acts as in AdamW.
+    The update of a matrix is its momentum, with Nesterov's look-ahead, after its singular values
+    were moved near 1, times the scale:
+
+        adam    0.2 sqrt(max(rows, columns)): as large as Adam's, so that one learning rate serves
+                all parameters
+        fans    sqrt(outputs / inputs): the outputs of a matrix change as much at any width
+
+    Weight decay acts as in AdamW.
 
     Attributes:
       momentum: decay of the momentum of matrices.
+      scale: the scale of the updates of matrices, "adam" or "fans".
+      adam_rate: rate of the other parameters over the rate of the matrices.
 
     Examples:
       >>> run = optimizers.RunInfo(optax.constant_schedule(1.0), matrix_axes={"w": (-2, -1)})
@@ -57,26 +73,38 @@ class Muon(AdamW):
       >>> updates["scale"].round(2)
       Array([-1., -1.], dtype=float32)
 
-    Source: https://kellerjordan.github.io/posts/muon/, and the scale of arXiv 2502.16982.
+    Source: https://kellerjordan.github.io/posts/muon/; the scales are those of arXiv 2502.16982 and
+    of arXiv 2310.17813.
     """
 
     kind: ClassVar[str] = "muon"
+    scales_with_width: ClassVar[bool] = True
 
     momentum: float = 0.95
+    scale: Scale = "adam"
+    adam_rate: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_decay("momentum", self.momentum)
+        require_choice("scale", self.scale, get_args(Scale))
+        require_positive("adam_rate", self.adam_rate)
 
     def scale_matrices(self, run: RunInfo) -> optax.GradientTransformation:
         """Returns the direction of the matrices."""
         return scale_by_muon(
-            run.matrix_axes, self.momentum, self.epsilon, constrain_stack=run.constrain_stack
+            run.matrix_axes,
+            self.momentum,
+            self.epsilon,
+            scale=self.scale,
+            constrain_stack=run.constrain_stack,
         )
 
     def transform(self, run: RunInfo) -> optax.GradientTransformation:
         """Returns the descent."""
-        adam = optax.scale_by_adam(self.b1, self.b2, self.epsilon)
+        adam = self.adam(run)
+        if self.adam_rate != 1:
+            adam = optax.chain(adam, optax.scale(self.adam_rate))
         direction = partition_matrices(self.scale_matrices(run), adam, run.matrix_axes)
         return descend(direction, self.weight_decay, run, self.decay_mask)
 
@@ -99,16 +127,19 @@ def scale_by_muon(
     b1: Any = 0.95,
     epsilon: Any = 1e-8,
     *,
+    scale: Scale = "adam",
     rms: Any = 0.2,
     **options: Any,
 ) -> optax.GradientTransformationExtraArgs:
-    """Orthogonalizes the momentum of parameters all of which are matrices, to a root mean square.
+    """Orthogonalizes the momentum of parameters all of which are matrices, and scales it.
 
     Args:
       matrix_axes: has exactly the names of the parameters.
       b1: decay of the momentum; at 0 the gradient itself is orthogonalized.
       epsilon: added to norms before dividing by them.
-      rms: root mean square of an update; Adam's is 0.2.
+      scale: "adam" makes the root mean square of an update `rms`; "fans" makes its singular values
+        sqrt(outputs / inputs).
+      rms: root mean square of an update for "adam"; Adam's is 0.2.
       options: other arguments of `orthogonalize_momentum`.
 
     Examples:
@@ -123,11 +154,14 @@ def scale_by_muon(
     def update(updates, state, params=None, **extra):
         updates, state = orthogonal.update(updates, state, params, **extra)
 
-        def scale(axes: tuple[int, int], x: jax.Array) -> jax.Array:
+        def scaled(axes: tuple[int, int], x: jax.Array) -> jax.Array:
+            inputs, outputs = (x.shape[axis] for axis in axes)
+            if scale == "fans":
+                return math.sqrt(outputs / inputs) * x
             # The root of the rank is the norm of an orthogonal matrix.
-            return rms * math.sqrt(max(x.shape[axes[0]], x.shape[axes[1]])) * x
+            return rms * math.sqrt(max(inputs, outputs)) * x
 
-        return map_matrices(scale, matrix_axes, updates), state
+        return map_matrices(scaled, matrix_axes, updates), state
 
     return optax.GradientTransformationExtraArgs(orthogonal.init, update)
 

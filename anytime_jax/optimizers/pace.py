@@ -9,7 +9,7 @@ import optax
 
 from anytime_jax.checks import require_not_negative
 from anytime_jax.optimizers.adamw import AdamW, is_decayed
-from anytime_jax.optimizers.interface import RunInfo
+from anytime_jax.optimizers.interface import RunInfo, parameter_name, width_growth
 
 _LEAST_NEWEST = 1e-4  # least weight of the newest iterate in the average
 
@@ -49,6 +49,7 @@ class Pace(AdamW):
     """
 
     kind: ClassVar[str] = "pace"
+    scales_with_width: ClassVar[bool] = True
 
     pullback: float = 0.15
     ema_power: float = 0.2
@@ -75,16 +76,26 @@ class Pace(AdamW):
             mean = optax.tree.bias_correction(mu, self.b1, count)
             square = optax.tree.bias_correction(nu, self.b2, count)
 
+            # As the width grows, gradients fall in proportion; the pull is not to grow.
+            epsilon = self.epsilon / run.width_growth
+            pullback = self.pullback / run.width_growth
+
             def move(
-                theta: jax.Array, ema: jax.Array, m: jax.Array, v: jax.Array, decays: bool
+                path: Any,
+                theta: jax.Array,
+                ema: jax.Array,
+                m: jax.Array,
+                v: jax.Array,
+                decays: bool,
             ) -> jax.Array:
-                theta, scale = theta.astype(jnp.float32), jnp.sqrt(v) + self.epsilon
-                pull = jnp.minimum(rate * self.pullback * newest / scale, 1.0)
+                theta, scale = theta.astype(jnp.float32), jnp.sqrt(v) + epsilon
+                pull = jnp.minimum(rate * pullback * newest / scale, 1.0)
+                direction = m / scale / width_growth(run, parameter_name(path))
                 decay = self.weight_decay if decays else 0.0
-                return -rate * (m / scale + decay * theta) + pull * (ema - theta)
+                return -rate * (direction + decay * theta) + pull * (ema - theta)
 
             decays = is_decayed(self.decay_mask, run, params)
-            moves = jax.tree.map(move, params, state.ema, mean, square, decays)
+            moves = jax.tree_util.tree_map_with_path(move, params, state.ema, mean, square, decays)
             moves = jax.tree.map(lambda step, p: step.astype(p.dtype), moves, params)
             ema = jax.tree.map(
                 lambda old, p: old + newest * (p.astype(jnp.float32) - old),

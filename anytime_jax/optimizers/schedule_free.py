@@ -17,7 +17,7 @@ from anytime_jax.checks import (
     require_positive,
 )
 from anytime_jax.optimizers.adamw import DecayMask, descend
-from anytime_jax.optimizers.interface import INHERITED, RunInfo
+from anytime_jax.optimizers.interface import INHERITED, RunInfo, scale_with_width
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +51,7 @@ class ScheduleFreeAdamW:
     """
 
     kind: ClassVar[str] = "schedule_free_adamw"
+    scales_with_width: ClassVar[bool] = True
 
     b2: float = 0.98
     epsilon: float = 1e-8
@@ -68,12 +69,10 @@ class ScheduleFreeAdamW:
 
     def transform(self, run: RunInfo) -> optax.GradientTransformation:
         """Returns Optax's transform, whose state has read-outs."""
-        descent = descend(
-            optax.scale_by_rms(self.b2, self.epsilon, eps_in_sqrt=False, bias_correction=True),
-            self.weight_decay,
-            run,
-            self.decay_mask,
-        )
+        epsilon = self.epsilon / run.width_growth
+        rms = optax.scale_by_rms(self.b2, epsilon, eps_in_sqrt=False, bias_correction=True)
+        direction = optax.chain(rms, scale_with_width(run)) if run.width_growth != 1 else rms
+        descent = descend(direction, self.weight_decay, run, self.decay_mask)
         # Optax counts the updates of the wrapper from 1.
         method = optax.contrib.schedule_free(
             descent, lambda count: run.learning_rate(count - 1), self.interpolation

@@ -45,6 +45,8 @@ def make_optimizer(
         matrix_axes=axes,
         matrices={*axes, "head"},
         constrain_stack=constrain_stack,
+        width_growth=config.model.width_growth,
+        growing_matrices=decoder.growing_matrices(config.model),
     )
     method = config.optimizer.transform(run)
     if not isinstance(method, optax.GradientTransformation):

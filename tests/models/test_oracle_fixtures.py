@@ -17,6 +17,7 @@ TESTS = pathlib.Path(__file__).resolve().parents[1]
         ("ai2_olmo.py", "ANYTIME_JAX_OLMO_PYTHON"),
         ("olmo2.py", "ANYTIME_JAX_OLMO2_PYTHON"),
         ("transformers_families.py", "ANYTIME_JAX_OLMO2_PYTHON"),
+        ("mup_package.py", "ANYTIME_JAX_MUP_PYTHON"),
     ],
 )
 def test_oracles_reproduce_fixtures(script, variable, tmp_path):

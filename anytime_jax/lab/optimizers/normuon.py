@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from anytime_jax.checks import require_choice
 from anytime_jax.optimizers import Muon, RunInfo
 from anytime_jax.optimizers.interface import MatrixAxes
 from anytime_jax.optimizers.muon import (
@@ -32,6 +33,10 @@ class NorMuon(Muon):
 
     Source: NorMuon (arXiv 2510.05491).
     """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_choice("scale", self.scale, ("adam",))
 
     def scale_matrices(self, run: RunInfo) -> optax.GradientTransformation:
         """Returns the direction of the matrices."""

@@ -1,0 +1,188 @@
+"""Print the settings that a larger model takes from a small run, and why.
+
+The small run is the one whose learning rate was tuned. The larger configuration gets its optimizer
+and schedule, and a parametrization under which the rate holds at another width (docs/width.md).
+Nothing is trained or written.
+"""
+
+import argparse
+import dataclasses
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from anytime_jax.checkpoints import run_directory
+from anytime_jax.checks import format_value
+from anytime_jax.commands import command_line, config_file
+from anytime_jax.commands.rich_console import open_console
+from anytime_jax.config.fields import flatten
+from anytime_jax.config.schema import Config, build_saved
+from anytime_jax.errors import InputError
+from anytime_jax.models import decoder
+from anytime_jax.tables import Column, Table
+
+EXAMPLES = ("--from=runs/small --config=150m_inv_sqrt",)
+
+_SAME = "the same at any width"
+_WHY = {
+    "optimizer.epsilon": "gradients fall as the width grows, and so does epsilon in the program",
+    "optimizer.weight_decay": "the same: rate x decay does not depend on the width",
+    "optimizer.adam_rate": "the ratio of the two rates holds with scale = 'fans'",
+    "schedule.peak": "the rates of matrices fall with the width in the program, see below",
+    "clip_norm": "the norm of the gradient hardly depends on the width under mup",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What a larger model takes: the value, what it has now, and why."""
+
+    name: str
+    value: Any
+    now: Any
+    why: str
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the command."""
+    parser.add_argument(
+        "--from",
+        dest="run",
+        required=True,
+        type=command_line.path,
+        metavar="RUN",
+        help="run directory of the small run",
+    )
+    config_file.add_option(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the plan; returns the exit status."""
+    small = _read_run(arguments.run, arguments.trust)
+    large = config_file.load(arguments)
+    settings = list(plan(small, large))
+    console = open_console()
+    names = ["setting", "now", "takes", Column("why", wrap=True)]
+    rows = [[x.name, _text(x.now), _text(x.value), x.why] for x in settings]
+    console.print(Table(f"{large.name} from {arguments.run}", names, rows))
+    console.print(_rates(small, large))
+    for line in _open_questions(small, large):
+        console.print(f"not transferred: {line}")
+    changes = [(x.name, _text(x.value)) for x in settings if x.value != x.now]
+    options = [f"--config.{name}={shlex.quote(value)}" for name, value in changes]
+    console.print(" ".join(options) or "nothing to change", soft_wrap=True, highlight=False)
+    return 0
+
+
+def plan(small: Config, large: Config) -> Iterator[Setting]:
+    """Yields the settings that a larger configuration takes from a small one.
+
+    Raises an InputError if the rules for the width do not apply to the two.
+    """
+    _check(small, large)
+    now, ours = (flatten(x.to_dict()) for x in (large, small))
+    model, base = large.model, small.model.base_width or small.model.width
+    head = small.model.head_width
+    if model.width % head:
+        raise InputError(
+            f"config.model.width = {model.width} cannot be split into heads of {head} as in the "
+            "small run: give a multiple"
+        )
+    heads = model.width // head
+    values = {
+        "model.parametrization": ("mup", "initial weights, logits and rates follow the width"),
+        "model.base_width": (base, "the width at which the rate was tuned"),
+        "model.heads": (heads, f"heads keep their size of {head}"),
+        "model.mlp_width": (
+            round(model.width * small.model.mlp_width / small.model.width),
+            "grows in proportion to the width",
+        ),
+    }
+    if large.model.head_size:
+        values["model.head_size"] = (head, f"heads keep their size of {head}")
+    if small.model.kv_heads:
+        group = small.model.heads // small.model.kv_heads
+        values["model.kv_heads"] = (heads // group, "as many queries share a key as before")
+    for name, value in ours.items():
+        if name.startswith(("optimizer.", "schedule.")) or name == "clip_norm":
+            values[name] = (value, _WHY.get(name, _SAME))
+    # The kinds come first: their settings are read after them.
+    for name in sorted(values, key=lambda x: (x.partition(".")[0], not x.endswith(".kind"))):
+        value, why = values[name]
+        yield Setting(name, value, now.get(name), why)
+
+
+def _check(small: Config, large: Config) -> None:
+    if type(small.model) is not type(large.model):
+        kinds = (flatten(x.to_dict())["model.kind"] for x in (small, large))
+        raise InputError(
+            "config.model.kind: the small run is {} and the configuration {}: the rules hold "
+            "within a kind".format(*kinds)
+        )
+    if not vars(type(small.optimizer)).get("scales_with_width", False):
+        raise InputError(
+            f"the optimizer of the small run, {type(small.optimizer).__name__}, has no rule for "
+            "the width: tune AdamW, Muon, Pace or ScheduleFreeAdamW, or a class of your own with "
+            "scales_with_width = True"
+        )
+
+
+def _rates(small: Config, large: Config) -> str:
+    """Says how the rates of the parameters differ from the small run's."""
+    growth = large.model.width / (small.model.base_width or small.model.width)
+    matrices = sorted(decoder.growing_matrices(large.model))
+    peak = getattr(small.learning_rate, "peak", None)
+    if "scale" in _optimizer(small):
+        return (
+            f"rates: the peak of {peak:g} for all parameters; Muon's own scale of a matrix, "
+            f"{_optimizer(small)['scale']!r}, follows its shape"
+        )
+    return (
+        f"rates: the peak of {peak:g} over {growth:g} for {', '.join(matrices)}, and {peak:g} for "
+        f"all others; logits are divided by {growth:g}"
+    )
+
+
+def _open_questions(small: Config, large: Config) -> Iterator[str]:
+    if small.model.layers != large.model.layers:
+        yield (
+            f"the depth, {small.model.layers} to {large.model.layers} layers: no rule for it is "
+            "here, so tune at the larger depth, or expect a smaller best peak"
+        )
+    tokens = [x.batch_size * x.model.length for x in (small, large)]
+    if tokens[0] != tokens[1]:
+        yield (
+            f"the batch, {tokens[0]:,} to {tokens[1]:,} tokens: a larger one allows a larger peak; "
+            "the study had equal ones"
+        )
+    if _optimizer(small).get("scale") == "adam":
+        yield (
+            "Muon's scale 'adam': its changes of activations grow with the root of the width; "
+            "tune the small run with optimizer.scale = 'fans'"
+        )
+    if _optimizer(small).get("weight_decay"):
+        yield (
+            "the horizon of the weight decay: its memory is a number of updates, which suits the "
+            "length of the small run"
+        )
+
+
+def _optimizer(config: Config) -> Mapping[str, Any]:
+    return config.to_dict()["optimizer"]
+
+
+def _read_run(run_dir: Path, trust: Any) -> Config:
+    about = run_directory.read_run_file(run_dir, "choose another run")
+    if about is None:
+        raise InputError(
+            f"--from={run_dir} is not a run directory (no {run_directory.RUN_FILE}): python -m "
+            "anytime_jax runs lists runs"
+        )
+    return build_saved(about.get("config"), str(run_dir / run_directory.RUN_FILE), trust)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "-" if value is None else value if isinstance(value, str) else format_value(value)

@@ -1,0 +1,225 @@
+"""The parametrization by width, against the package `mup` and by the coordinate check."""
+
+import dataclasses
+import functools
+import json
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import safetensors.numpy
+import small_run
+from paths import FIXTURES
+from small_run import same_bits
+
+from anytime_jax import optimizers
+from anytime_jax.config.model import Llama, Olmo, Olmo2
+from anytime_jax.errors import InputError
+from anytime_jax.formats import model_format, model_reader, model_writer
+from anytime_jax.formats.model_reader import WEIGHTS
+from anytime_jax.lab.width.coordinate_check import measure, model_of_width
+from anytime_jax.models import decoder
+from anytime_jax.models.loss import token_losses
+from anytime_jax.training.optimizer import make_optimizer
+
+SHAPE = {"layers": 2, "heads": 4, "width": 64, "mlp_width": 96, "vocab_size": 64}
+SHAPE |= {"embedding_rows": 64, "length": 32, "dtype": "float32", "attention": "plain"}
+
+
+def info(config, rate=0.01):
+    return optimizers.RunInfo(
+        optax.constant_schedule(rate),
+        matrix_axes=decoder.matrix_axes(config),
+        width_growth=config.width_growth,
+        growing_matrices=decoder.growing_matrices(config),
+    )
+
+
+@functools.cache
+def oracle(head):
+    with np.load(FIXTURES / "mup.npz", allow_pickle=False) as file:
+        return {x.partition("/")[2]: file[x] for x in file.files if x.startswith(f"{head}/")}
+
+
+def read_tensors(folder, head, tensors):
+    """The tensors of the oracle as parameters here, and the model."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(str(oracle(head)["config"]))
+    safetensors.numpy.save_file(tensors, folder / WEIGHTS)
+    description = model_reader.describe(folder)
+    shape = dict(description.shape)
+    del shape["kind"]
+    config = Llama(**shape, dtype="float32", attention="plain", layer_loop="scan")
+    return model_reader.read_params(description, config, decoder.param_shapes(config)), config
+
+
+def drawn(head):
+    """The initial tensors of the oracle."""
+    shapes = {x[6:]: y.shape for x, y in oracle(head).items() if x.startswith("final/")}
+    rng = np.random.RandomState(0)
+    values = {name: 0.3 * rng.standard_normal(shapes[name]) for name in sorted(shapes)}
+    return {name: (x + ("norm" in name)).astype(np.float32) for name, x in values.items()}
+
+
+@pytest.mark.parametrize("head", ["untied", "tied"])
+def test_training_equals_that_of_the_package(head, tmp_path):
+    params, config = read_tensors(tmp_path / "start", head, drawn(head))
+    config = dataclasses.replace(config, parametrization="mup", base_width=16)
+    optimizer = optimizers.AdamW(epsilon=1e-12 * 4, weight_decay=0.1).transform(info(config))
+    state = optimizer.init(params)
+
+    @jax.jit
+    def update(params, state, tokens):
+        def loss(params):
+            return token_losses(decoder.apply(config, params, tokens[:, :-1]), tokens[:, 1:]).mean()
+
+        value, gradient = jax.value_and_grad(loss)(params)
+        updates, state = optimizer.update(gradient, state, params)
+        return value, optax.apply_updates(params, updates), state
+
+    losses = []
+    for tokens in oracle(head)["tokens"]:
+        value, params, state = update(params, state, tokens)
+        losses.append(float(value))
+    np.testing.assert_allclose(losses, oracle(head)["losses"], rtol=2e-5)
+    final = {x[6:]: y for x, y in oracle(head).items() if x.startswith("final/")}
+    expected, _ = read_tensors(tmp_path / "end", head, final)
+    for (path, ours), theirs in zip(
+        jax.tree_util.tree_leaves_with_path(params), jax.tree.leaves(expected), strict=True
+    ):
+        # A gradient near 0 has a sign that rounding decides, and Adam moves by the sign.
+        close = np.isclose(ours, theirs, atol=2e-4)
+        assert close.mean() > 0.999, path
+
+
+def test_initial_scales_and_rates_are_those_of_the_package():
+    config = Llama(**{**SHAPE, "heads": 8}, kv_heads=4, parametrization="mup", base_width=16)
+    growing = decoder.growing_matrices(config)
+    assert growing == {"q", "kv", "attn_out", "mlp_in", "mlp_out"}
+    wide = Llama(
+        **{**SHAPE, "heads": 64, "width": 512, "mlp_width": 768},
+        kv_heads=32,
+        parametrization="mup",
+        base_width=128,
+    )
+    params = decoder.init_params(wide, jax.random.key(0))
+    flat = {path[-1].key: x for path, x in jax.tree_util.tree_leaves_with_path(params)}
+    names = {
+        "q_proj": "q", "k_proj": "kv", "v_proj": "kv", "o_proj": "attn_out", "gate_proj": "mlp_in",
+        "up_proj": "mlp_in", "down_proj": "mlp_out", "embed_tokens": "embedding", "lm_head": "head",
+    }  # fmt: skip
+    for name, std in oracle("untied").items():
+        if name.startswith("std/"):
+            theirs = re.sub(r"^std/|\.weight$", "", name).rpartition(".")[2]
+            ours, rate = names[theirs], oracle("untied")[name.replace("std/", "rate/")]
+            # Ours are truncated at three standard deviations.
+            np.testing.assert_allclose(np.std(flat[ours]), 0.9866 * std, rtol=0.03)
+            assert (ours in growing) == (rate == 0.01 / 4), name
+            assert rate in (0.01, 0.01 / 4)
+
+
+@pytest.mark.parametrize("kind", [Olmo, Olmo2, Llama])
+@pytest.mark.parametrize("tied", [False, True])
+def test_at_the_base_width_it_is_the_standard_one_bit_for_bit(kind, tied, tmp_path):
+    standard = kind(**SHAPE, tied=tied)
+    mup = kind(**SHAPE, tied=tied, parametrization="mup", base_width=64)
+    key, tokens = jax.random.key(3), np.arange(32)[None] % 64
+    params = [decoder.init_params(x, key) for x in (standard, mup)]
+    assert same_bits(*params)
+    assert same_bits(*(decoder.apply(x, params[0], tokens) for x in (standard, mup)))
+    configs = [small_run.config(tmp_path, **changes) for changes in ({}, _mup(16))]
+    trees = [make_optimizer(x, optax.constant_schedule(0.1)) for x in configs]
+    shapes = [jax.eval_shape(x.init, decoder.param_shapes(configs[0].model)) for x in trees]
+    assert jax.tree.structure(shapes[0]) == jax.tree.structure(shapes[1])
+
+
+def _mup(base):
+    return {"model__parametrization": "mup", "model__base_width": base}
+
+
+CASES = [
+    (Olmo, optimizers.AdamW(), 2e-3),
+    (Llama, optimizers.AdamW(), 2e-3),
+    (Olmo, optimizers.Pace(), 2e-3),
+    (Olmo, optimizers.ScheduleFreeAdamW(), 2e-3),
+    (Olmo, optimizers.Muon(scale="fans"), 1e-2),
+]
+
+
+@pytest.mark.parametrize(("kind", "optimizer", "rate"), CASES[:1])
+def test_activations_and_their_changes_do_not_depend_on_the_width(kind, optimizer, rate):
+    assert measure(kind, optimizer, "mup", rate, widths=(64, 128, 256)).largest < 0.06
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "optimizer", "rate"), CASES)
+def test_the_same_up_to_a_width_of_1024(kind, optimizer, rate):
+    assert measure(kind, optimizer, "mup", rate).largest < 0.05
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "parametrization"),
+    [(optimizers.AdamW(), "standard"), (optimizers.Muon(), "mup")],
+)
+def test_other_rules_let_changes_grow_with_the_width(optimizer, parametrization):
+    slopes = measure(Olmo, optimizer, parametrization, 2e-3, widths=(64, 128, 256))
+    assert max(slopes.changes["block 1"][-1], slopes.changes["block 1"][3]) > 0.3
+
+
+@pytest.mark.parametrize("head", ["untied", "tied"])
+def test_exported_model_has_the_same_logits(head, tmp_path):
+    """The reader is held against `transformers`; what divides the logits is in the final norm."""
+    params, config = read_tensors(tmp_path / "start", head, drawn(head))
+    config = dataclasses.replace(config, parametrization="mup", base_width=16)
+    output = tmp_path / "exported"
+    output.mkdir()
+    layers = model_format.split_layers(params)
+    chosen = model_reader.FORMATS["llama"]
+    model_writer.write_model(output, chosen, config, layers, 1, "float32")
+    shape = dict(model_reader.describe(output).shape)
+    del shape["kind"]
+    read_config = Llama(**shape, dtype="float32", attention="plain")
+    description = model_reader.describe(output)
+    shapes = decoder.param_shapes(read_config)
+    read = model_reader.read_params(description, read_config, shapes)
+    tokens = oracle(head)["tokens"][0]
+    ours, theirs = (decoder.apply(*x, tokens) for x in ((config, params), (read_config, read)))
+    assert float(jnp.std(ours)) > 0.1
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    parity = safetensors.numpy.load_file(output / model_reader.PARITY)
+    prompt = parity["tokens"][None]
+    expected = decoder.apply(config, params, prompt)[0]
+    np.testing.assert_allclose(parity["logits"], expected, atol=1e-4)
+
+
+def test_initial_logits_fall_as_they_must():
+    sizes = []
+    for width in (64, 256):
+        config = model_of_width(Olmo, width, "mup")
+        params = decoder.init_params(config, jax.random.key(0))
+        logits = decoder.apply(config, params, np.arange(32)[None])
+        sizes.append(float(jnp.std(logits)))
+    assert sizes[0] / sizes[1] == pytest.approx(2, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"model__parametrization": "mup"}, "base_width"),
+        ({"model__base_width": 16}, "parametrization"),
+        ({"model__parametrization": "wide"}, "parametrization"),
+        ({**_mup(16), "optimizer__kind": "anytime_jax.lab.optimizers:NorMuon"}, "optimizer.kind"),
+        ({**_mup(16), "initial_weights": "somewhere"}, "initial_weights"),
+    ],
+)
+def test_settings_that_do_not_fit_are_named(changes, named, tmp_path):
+    with pytest.raises(InputError, match=re.escape(named)):
+        small_run.config(tmp_path, **changes)
+
+
+def test_oracle_has_grouped_queries():
+    settings = json.loads(str(oracle("tied")["config"]))
+    assert settings["num_key_value_heads"] < settings["num_attention_heads"]
