@@ -36,6 +36,7 @@ from anytime_jax.data.dataset_info import (
     METADATA_NAME,
     SPLITS,
     TRAIN,
+    VALIDATION,
     VOCABULARY_NAME,
     WORK_NAME,
     DatasetInfo,
@@ -292,8 +293,9 @@ def _sample(parts: Sequence[Part]) -> Iterator[str]:
 def _check_splits(
     work: WorkDirectory, parts: Sequence[Part], results: Sequence[_PartResult]
 ) -> None:
-    """Raises an InputError if a split has no document."""
-    for split in SPLITS:
+    """Raises an InputError if a split has no document; text for validation alone may train none."""
+    is_validation = all(part.validation_fraction == 1 for part in parts)
+    for split in (VALIDATION,) if is_validation else SPLITS:
         if any(result.documents[split] for result in results):
             continue
         remove_directory(work.results, missing_ok=True)  # lets the next start use other settings

@@ -33,6 +33,8 @@ def count_windows(info: DatasetInfo, split: str, length: int) -> int:
     counts = info.splits[split]
     if count := counts.windows(length):
         return count
+    if not counts.tokens:
+        raise InputError(f'{info.path} has no text in split "{split}"; give a dataset that has')
     raise InputError(
         f'split "{split}" of {info.path} has {counts.tokens:,} tokens, fewer than the '
         f"{length + 1:,} of a window of model.length = {length}; prepare more text, or set a "

@@ -1,5 +1,6 @@
 """Preparation: the plain concatenation of the documents, whatever workers, kills and changes."""
 
+import dataclasses
 import gzip
 import json
 import shutil
@@ -14,13 +15,16 @@ from hub_server import local_hub
 from source_documents import read_files
 
 from anytime_jax.corpus import preparation
+from anytime_jax.corpus.document_files import find_files
+from anytime_jax.corpus.file_source import group_files
 from anytime_jax.corpus.preparation import RemainingWork, prepare, prepare_share
 from anytime_jax.corpus.preparation_lock import Share
+from anytime_jax.corpus.source_interface import Source
 from anytime_jax.corpus.sources import FileSource
 from anytime_jax.corpus.validation_split import assign_split
 from anytime_jax.corpus.verification import verify_dataset
 from anytime_jax.corpus.vocabulary import Vocabulary, train_vocabulary
-from anytime_jax.data.dataset_info import load_dataset
+from anytime_jax.data.dataset_info import SplitInfo, load_dataset
 from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError, RunError
 
@@ -103,6 +107,41 @@ def cut(tokens: list[int], length: int) -> np.ndarray:
 def read_windows(info, split):
     windows = Windows(info, split, length=LENGTH, seed=0, shuffle=False)
     return windows.batch(0, info.splits[split].windows(LENGTH))
+
+
+@dataclasses.dataclass(frozen=True)
+class ValidationText(Source):
+    """Files of which a share is for validation."""
+
+    file: str
+    fraction: float = 1.0
+
+    def parts(self):
+        return group_files(find_files(self.file), self.fraction, "text")
+
+
+def test_dataset_for_validation_alone_needs_no_training_text(inputs, tmp_path):
+    source = ValidationText(str(inputs / "validation.jsonl"))
+    info = prepare(source, tmp_path / "output", vocabulary=inputs / "v.model")
+    tokens = concatenate(inputs / "v.model", TEXTS["validation"])
+    assert info.splits == {"train": SplitInfo(0, 0), "validation": SplitInfo(40, len(tokens))}
+    np.testing.assert_array_equal(read_windows(info, "validation"), cut(tokens, LENGTH))
+    assert verify_dataset(info.path).fingerprint == info.fingerprint
+    with pytest.raises(InputError, match='output has no text in split "train"; give a dataset'):
+        Windows(info, "train", length=LENGTH, seed=0)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1e-9])
+def test_dataset_to_train_on_needs_validation_text(inputs, tmp_path, fraction):
+    source = ValidationText(str(inputs / "validation.jsonl"), fraction)
+    with pytest.raises(InputError, match='split "validation" has no document'):
+        prepare(source, tmp_path / "output", vocabulary=inputs / "v.model")
+
+
+def test_vocabulary_is_not_trained_on_validation_text(inputs, tmp_path):
+    source = ValidationText(str(inputs / "validation.jsonl"))
+    with pytest.raises(InputError, match="there is no training text for a vocabulary"):
+        prepare(source, tmp_path / "output", vocabulary=300)
 
 
 def test_windows_are_the_cut_concatenation(inputs, tmp_path):
