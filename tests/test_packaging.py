@@ -60,7 +60,8 @@ def run(site, tmp_path, monkeypatch):
 def test_installed_package_has_its_files(run, site):
     assert str(site / "anytime_jax" / "configs") in run("anytime_jax", "train", "--list")
     assert (site / "anytime_jax" / "py.typed").is_file()
-    assert (site / "anytime_jax" / "lab" / "study" / "published.csv").is_file()
+    for name in ("study/published.csv", "package_text/packages.csv"):
+        assert (site / "anytime_jax" / "lab" / name).is_file()
     assert not (site / "configs").exists()
 
 

@@ -8,12 +8,12 @@ import zipfile
 def write_wheel(path, files):
     with zipfile.ZipFile(path, "w") as wheel:
         for name, content in files.items():
-            wheel.writestr(name, content)
+            wheel.writestr(zipfile.ZipInfo(name), content)  # without the time
     return path
 
 
 def write_sdist(path, files):
-    with tarfile.open(path, "w:gz") as sdist:
+    with tarfile.open(path, "w:xz") as sdist:
         for name, content in files.items():
             member = tarfile.TarInfo(f"p-1/{name}")
             member.size = len(content.encode())

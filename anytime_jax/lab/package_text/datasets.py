@@ -67,7 +67,8 @@ def make_datasets(
     documents, and a "repeated_share" is the share of kept tokens in runs of 32 that stand in kept
     training text: of training text, in an earlier document.
 
-    Raises InputError if a package cannot be downloaded or read, or the output was made of others.
+    Raises InputError if the list lacks training text of a language, a package cannot be downloaded
+    or read, or the output was made of others.
     """
     digest = json_digest([vocabulary_size, [dataclasses.astuple(x) for x in packages]])
     started = read_json(output / _STARTED)
@@ -75,6 +76,9 @@ def make_datasets(
         raise InputError(f"{output} has the text of other packages; give another --output")
     if summary := read_json(output / _SUMMARY):
         return summary
+    for language in LANGUAGES:
+        if not any(x.language == language and x.role == TRAIN for x in packages):
+            raise InputError(f"the list has no {language} package for training; add some")
     output.mkdir(parents=True, exist_ok=True)
     archives = dict(zip(packages, download(packages, output / "archives"), strict=True))
     write_json(output / _STARTED, {"list_digest": digest}, output)
@@ -91,7 +95,7 @@ def make_datasets(
 
 
 def _read_all(archives: dict[Package, Path]) -> list[Document]:
-    """Reads all documents: those of each role in `_ORDER`, and of a role in hash order."""
+    """Reads all different documents, by role in the order `_ORDER`, of a role in hash order."""
     found = itertools.chain.from_iterable(read_documents(*item) for item in archives.items())
     by_role = sorted(found, key=lambda x: (_ORDER.index(x.package.role), x.order))
     return remove_duplicates(by_role)

@@ -37,7 +37,7 @@ class Package:
     Attributes:
       language: "python" for the sources in its wheel, "english" for the documentation in its sdist.
       role: "train", "selection" or "report"; the last two are for validation.
-      licence: SPDX identifier.
+      licence: of its own code and documentation, an SPDX identifier where there is one.
     """
 
     name: str

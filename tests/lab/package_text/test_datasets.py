@@ -1,5 +1,7 @@
 """Datasets of made-up archives, the list of packages, and failed downloads."""
 
+import collections
+import hashlib
 import json
 import random
 import shutil
@@ -13,7 +15,7 @@ from anytime_jax.data.dataset_info import load_dataset
 from anytime_jax.data.token_arrays import TokenReader
 from anytime_jax.errors import InputError
 from anytime_jax.lab.package_text import datasets, download, package_text_command
-from anytime_jax.lab.package_text.download import Package, read_list
+from anytime_jax.lab.package_text.download import LANGUAGES, Package, read_list
 from anytime_jax.lab.package_text.repeated_runs import RUN
 
 SIZE = 300  # of the vocabulary
@@ -44,7 +46,8 @@ def make(output, packages=PACKAGES):
 
 
 SHARED = make_lines("shared", 6)  # of the report, and of each other set
-REPEATED = make_lines("repeated", 6)  # of two training packages
+REPEATED = make_lines("repeated", 6)  # of all training packages
+BEGINNING = make_lines("beginning", 1)[0].strip()  # of a line that goes on in another way
 
 
 def make_archives(output):
@@ -53,10 +56,12 @@ def make_archives(output):
         lines = make_lines(f"{package.name} {package.language}", 40)
         is_train = package.role == "train"
         lines[20:20] = SHARED + (REPEATED if is_train else [])
+        lines[10:10] = [f"{BEGINNING} {' '.join(package.name)}\n"]
         folder = output / "archives" / package.folder
         folder.mkdir(parents=True)
         if package.language == "python":
             files = {f"{package.name}/m.py": "".join(lines), "copy.py": "".join(SHARED)}
+            files["rest.py"] = "".join([*SHARED, "little is left\n"])
             files |= {f"{i}.py": "".join(make_lines(f"{package.name} {i}", 9)) for i in range(9)}
             write_wheel(folder / f"{package.name}.whl", files)
         else:
@@ -113,23 +118,19 @@ def test_validation_packages_have_no_training_text(made):
     assert len(models) == 1
 
 
-def count_shared_tokens(output, name, others):
-    """Counts tokens in runs of 32 that stand in documents of the other files of text."""
+def read_documents(output, summary, *roles):
+    """Yields (package, ids) of kept documents, those of a role in the order of their hashes."""
     vocabulary = load_vocabulary(output / "vocabulary.model")
-
-    def read(name):
-        lines = (output / "text" / f"{name}.jsonl").read_text("utf-8").splitlines()
-        return [x.tolist() for x in vocabulary.encode([json.loads(x)["text"] for x in lines])]
-
-    def runs(ids):
-        return [tuple(ids[i : i + RUN]) for i in range(len(ids) - RUN + 1)]
-
-    known = {run for other in others for ids in read(other) for run in runs(ids)}
-    count = 0
-    for ids in read(name):
-        starts = [i for i, run in enumerate(runs(ids)) if run in known]
-        count += len({i + k for i in starts for k in range(RUN)})
-    return count
+    found = []
+    for package in summary["packages"]:
+        if package["role"] in roles:
+            folder = output / "text" / package["role"] / package["language"]
+            for line in (folder / f"{package['name']}.jsonl").read_text("utf-8").splitlines():
+                record = json.loads(line)
+                key = hashlib.sha256(f"{package['name']}/{record['path']}".encode()).hexdigest()
+                found.append((key, package, vocabulary.encode([record["text"]])[0].tolist()))
+    for _, package, ids in sorted(found, key=lambda item: item[0]):
+        yield package, ids
 
 
 def test_summary_counts_what_is_kept_and_what_is_left_in_common(made):
@@ -138,18 +139,27 @@ def test_summary_counts_what_is_kept_and_what_is_left_in_common(made):
         path = output / "text" / package["role"] / package["language"] / f"{package['name']}.jsonl"
         texts = [json.loads(line)["text"] for line in path.read_text("utf-8").splitlines()]
         assert package["documents"] == len(texts)
+        assert min(map(len, texts)) >= 200
         assert package["kept_bytes"] == sum(map(len, texts)) <= package["distinct_bytes"]
         assert len(package["sha256"]) == 64
-    training = ["train/python/known", "train/python/twin", "train/english/known"]
-    for name in ("report/python/judged", "report/english/told", "selection/python/chosen"):
-        (own,) = [
-            x for x in summary["packages"] if f"{x['role']}/{x['language']}/{x['name']}" == name
-        ]
-        assert own["repeated_tokens"] == count_shared_tokens(output, name, training)
+    known = set()
+    counts = collections.Counter()
+    for roles in (["train"], ["selection", "report"]):
+        for package, ids in read_documents(output, summary, *roles):
+            runs = [tuple(ids[i : i + RUN]) for i in range(len(ids) - RUN + 1)]
+            starts = [i for i, run in enumerate(runs) if run in known]
+            name = package["role"], package["language"], package["name"]
+            counts[name] += len({i + k for i in starts for k in range(RUN)})
+            if package["role"] == "train":
+                known.update(runs)
+    own = {(x["role"], x["language"], x["name"]): x["repeated_tokens"] for x in summary["packages"]}
+    assert own == counts
+    roles = {role for role, _, _ in +counts}  # of those above 0
+    assert roles == {"train", "selection", "report"}
     total = summary["text"]["train/python"]
     assert total["packages"] == 2
     assert 0 < total["removed_share"] < 0.5
-    assert total["repeated_share"] < 0.05
+    assert total["repeated_share"] == total["repeated_tokens"] / total["tokens"] < 0.05
 
 
 def test_the_same_archives_give_the_same_bytes(made, tmp_path):
@@ -213,17 +223,24 @@ def test_bad_lists_are_refused_in_one_line(rows, message, tmp_path, rejected):
     assert not output.exists()
 
 
+def test_list_without_training_text_of_a_language_is_refused(tmp_path):
+    for name in ("python", "english"):
+        rest = [x for x in PACKAGES if x.language != name or x.role != "train"]
+        with pytest.raises(InputError, match=f"no {name} package for training"):
+            make(tmp_path / "out", rest)
+    assert not (tmp_path / "out").exists()
+
+
 def test_failed_download_is_one_line_and_keeps_nothing(tmp_path, rejected, monkeypatch):
     def fail(command, **options):
         assert command[3:5] == ["download", "--quiet"]
-        assert "a==1" in command
-        errors = "WARNING: retrying\nERROR: No matching distribution found for a==1\n"
+        errors = f"WARNING: retrying\nERROR: No matching distribution found for {command[-1]}\n"
         return subprocess.CompletedProcess(command, 1, None, errors)
 
     monkeypatch.setattr(download.subprocess, "run", fail)
-    path = write_list(tmp_path / "list.csv", "a,1,python,train,MIT")
+    path = write_list(tmp_path / "list.csv", "a,1,python,train,MIT", "b,1,english,train,MIT")
     output = tmp_path / "out"
     error = rejected(package_text_command, f"--output={output}", f"--packages={path}")
     assert "a 1 (python) cannot be downloaded" in error
     assert "No matching distribution found for a==1" in error
-    assert [str(x.relative_to(output)) for x in output.glob("archives/**/*")] == ["archives/python"]
+    assert not [x for x in output.glob("archives/**/*") if x.name not in LANGUAGES]
