@@ -47,7 +47,7 @@ def make(output, packages=PACKAGES):
 
 SHARED = make_lines("shared", 6)  # of the report, and of each other set
 REPEATED = make_lines("repeated", 6)  # of all training packages
-BEGINNING = make_lines("beginning", 1)[0].strip()  # of a line that goes on in another way
+BEGINNING = " ".join("".join(make_lines("beginning", 3)).split())  # of lines that end otherwise
 
 
 def make_archives(output):
