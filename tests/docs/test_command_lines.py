@@ -10,11 +10,19 @@ from paths import REPOSITORY
 
 from anytime_jax.commands import command_line, dispatch
 from anytime_jax.config import python_files, schema
+from anytime_jax.lab.package_text import package_text_command
 
 CONFIGS = sorted([*python_files.SHIPPED.glob("*.py"), *python_files.SHIPPED_STUDIES.glob("*.py")])
 EXAMPLE = REPOSITORY / "docs/examples/lm_eval"
 SITE = (REPOSITORY / "mkdocs.yml").read_text("utf-8")
-COMMAND = re.compile(r"^ *\$? *\S*python -m anytime_jax([. ])(\w+) *(.*)", re.MULTILINE)
+COMMAND = re.compile(r"^ *\$? *\S*python -m anytime_jax([. ])([\w.]+) *(.*)", re.MULTILINE)
+
+# What a module is that is run by its own name, after `anytime_jax.`
+PROGRAMS = {"main": "train", "lab.package_text": "package_text"}
+
+
+def import_command(name):
+    return package_text_command if name == "package_text" else dispatch.import_command(name)
 
 
 def read_commands(path):
@@ -23,8 +31,7 @@ def read_commands(path):
     if path.suffix == ".md":
         text = "\n".join(text.split("\n```")[1::2])  # the code blocks
     for match in COMMAND.finditer(text):
-        name = "train" if match[1] == "." else match[2]
-        assert match[1] == " " or match[2] == "main", match[0]
+        name = match[2] if match[1] == " " else PROGRAMS[match[2]]
         words = re.sub(r'"\$@"|\$\{.*\}', "", match[3].split(">")[0])
         words = re.sub(r"\$\w+", "8", words)
         yield name, tuple(shlex.split(words, comments=True))
@@ -34,7 +41,7 @@ COMMANDS = sorted({line for path in (*PAGES, *CONFIGS) for line in read_commands
 
 
 def test_every_command_has_an_example_in_the_documentation():
-    assert {name for name, _ in COMMANDS} == {*dispatch.COMMANDS}
+    assert {name for name, _ in COMMANDS} == {*dispatch.COMMANDS, *PROGRAMS.values()}
 
 
 @pytest.mark.parametrize(("name", "argv"), COMMANDS)
@@ -42,7 +49,7 @@ def test_documented_command_line_is_valid(name, argv, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
     if any(word.startswith("--source=my_") for word in argv):
         return  # its options are fields of a class that test_extend.py writes, and runs
-    arguments = command_line.parse(dispatch.import_command(name), name, argv)
+    arguments = command_line.parse(import_command(name), name, argv)
     if name == "train" and "=my_" not in " ".join(argv):  # test_extend.py runs those
         for word in arguments.overrides:
             assert word.removeprefix("--config.").split("=")[0] in schema.all_settings()

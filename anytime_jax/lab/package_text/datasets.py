@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +58,14 @@ class ValidationSource(Source):
 
 
 def make_datasets(
-    packages: Sequence[Package], output: Path, vocabulary_size: int = VOCABULARY_SIZE
+    packages: Sequence[Package],
+    output: Path,
+    vocabulary_size: int = VOCABULARY_SIZE,
+    report: Callable[[str], object] = lambda step: None,
 ) -> dict[str, Any]:
     """Makes the datasets of a list of packages, resumes, or reads the summary if they are complete.
+
+    `report` is called with the name of each long step.
 
     Returns the content of `summary.json`: "text", the counts of each role and language, and
     "packages", those of each package. Bytes are of UTF-8, tokens are without those that end
@@ -86,9 +91,12 @@ def make_datasets(
     vocabulary = train_vocabulary(
         _vocabulary_sample(documents), vocabulary_size, output / VOCABULARY_NAME
     )
+    report(f"removing repeated runs from {len(documents):,} documents")
     kept = _remove_repeated(documents, vocabulary)
     _write_text(packages, kept, output / "text")
+    report(f"preparing datasets of {len(kept):,} documents")
     _prepare_all(packages, output)
+    report("measuring what is left in common")
     summary = _summarize(archives, documents, kept, vocabulary)
     write_json(output / _SUMMARY, summary, output)
     return summary

@@ -9,6 +9,8 @@ After a kill the same command resumes; for a complete DIR it only prints the cou
 """
 
 import argparse
+import functools
+import sys
 from pathlib import Path
 
 from anytime_jax.lab.package_text.datasets import make_datasets
@@ -33,7 +35,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Makes the datasets; returns the exit status."""
-    summary = make_datasets(read_list(arguments.packages), arguments.output)
+    report = functools.partial(print, file=sys.stderr, flush=True)
+    packages = read_list(arguments.packages)
+    summary = make_datasets(packages, arguments.output, report=report)
     columns = ["text", *numbers("packages", "MB", "Mtokens", "removed", "overlap", format=".3g")]
     table = Table("", columns)
     for name, counts in summary["text"].items():
