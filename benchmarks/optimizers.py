@@ -1,7 +1,7 @@
 """Time of an update with each optimizer of a study, relative to AdamW.
 
     python -m benchmarks.optimizers
-    python -m benchmarks.optimizers --study=rivals --output=optimizers.json
+    python -m benchmarks.optimizers --study=leaderboard --output=optimizers.json
 
 Times the updates of `step.make_program` in turn in one process, on random tokens and without
 averages. `leaderboard --times=FILE` reads the record.
@@ -27,8 +27,8 @@ from benchmarks.train_step import make_update
 
 def main(argv: Sequence[str]) -> int:
     parser = harness.make_parser("optimizers", __doc__, steps=8, rounds=15)
-    help_text = "study, by file, name, directory or archive (default rivals)"
-    parser.add_argument("--study", default="rivals", metavar="PATH", help=help_text)
+    help_text = "study, by file, name, directory or archive (default leaderboard)"
+    parser.add_argument("--study", default="leaderboard", metavar="PATH", help=help_text)
     return record.run(parser, argv, _measure)
 
 

@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-from scipy import special
 
 from anytime_jax.averaging import LIVE
 from anytime_jax.config.schema import OPTIMIZERS, Config, MeshConfig, all_settings
@@ -64,7 +63,8 @@ class Standing:
       multiples: multiples of the reference.
       gaps: differences to the reference at multiples with a loss.
       average_gaps: differences to the tuned cosine read out through its average.
-      own_gaps: differences to the tuned cosine of the same optimizer.
+      own_gaps: differences to the tuned cosine of the same optimizer, read out alike: through its
+        live weights, or through its average.
       fraction: tokens to the reference's last loss, over the reference's tokens; infinite if the
         entry was trained as long and did not reach it, NaN if it was not trained as long.
       copies: copies of the weights, without the parameters and the gradient.
@@ -100,7 +100,7 @@ class Standing:
 
     @property
     def worst_to_own(self) -> float:
-        """`worst` relative to the tuned cosine of the same optimizer; NaN if it has none."""
+        """`worst` relative to the same optimizer's tuned cosine read out alike; NaN without one."""
         return self._summarize(max, self.own_gaps)
 
     def _summarize(
@@ -160,11 +160,6 @@ def make(results: Results, update_times: Mapping[str, float] | None = None) -> L
     )
 
 
-def half_width(gap: Gap) -> float:
-    """Half the width of the 95% interval of a gap, from Student's t; NaN with one seed."""
-    return float(special.stdtrit(gap.seeds - 1, 0.975)) * gap.stderr
-
-
 def optimizer_name(optimizer: Any) -> str:
     """Returns the kind of an optimizer, with its switches that are on and the words it changes.
 
@@ -221,10 +216,14 @@ class _Reference:
             )
         self.multiples = list(self._cosines)
         self.entry = _entry(results, cosines, LIVE)
-        self._own: dict[str, Selection] = {}  # cosines by optimizer, with each one's first floor
+        # The cosines of an optimizer with its first floor, by its name and whether averaged.
+        self._own: dict[tuple[str, bool], Selection] = {}
         for family in results.families(COSINE):
             optimizer = _entry(results, family, LIVE).optimizer
-            self._own.setdefault(optimizer, best_at_each(family, self.multiples))
+            averaged = [x.read_through(results.average) for x in family]
+            for is_average, curves in ((False, family), (True, averaged)):
+                best = best_at_each(curves, self.multiples)
+                self._own.setdefault((optimizer, is_average), best)
 
     def standings(self, family: Sequence[LossCurve]) -> list[Standing]:
         """Returns the standings of every read-out of comparable curves."""
@@ -279,7 +278,9 @@ class _Reference:
             multiples=self.multiples,
             gaps=self._gaps(selection, self._cosines),
             average_gaps=self._gaps(selection, self._averaged),
-            own_gaps=self._gaps(selection, self._own.get(entry.optimizer, {})),
+            own_gaps=self._gaps(
+                selection, self._own.get((entry.optimizer, entry.read_out != LIVE), {})
+            ),
             fraction=self._fraction(selection) if last in selection else math.nan,
             copies=self._copies[config.optimizer] + (entry.read_out in config.averaging_rules),
             time=1.0 if entry.optimizer == ADAMW else self._update_times.get(entry.optimizer),

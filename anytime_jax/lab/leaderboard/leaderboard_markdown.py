@@ -11,7 +11,7 @@ from pathlib import Path
 from anytime_jax.config.schema import Config
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count
-from anytime_jax.lab.leaderboard.leaderboard import EDGE, Leaderboard, Standing, half_width
+from anytime_jax.lab.leaderboard.leaderboard import EDGE, Leaderboard, Standing
 from anytime_jax.lab.study.results import Results
 from anytime_jax.lab.study.selection import Gap
 from anytime_jax.storage.atomic import atomic_write
@@ -51,7 +51,7 @@ def _block(results: Results, board: Leaderboard, table: str) -> str:
     last = f"{board.multiples[-1]:g}x"
     paragraphs = [
         _facts(results),
-        _selection(board, last),
+        _selection(results, board, last),
         _table(board.best, board),
         f"Other read-outs, and entries of which no settings were trained to {last}, at those "
         f"with the least gap where they got furthest. [{table}]({table}) has these tables, "
@@ -78,21 +78,40 @@ def _facts(results: Results) -> str:
 
 
 def _validation(config: Config) -> str:
-    tokens = config.eval.tokens
-    return f"Losses are over {tokens:,} validation tokens." if isinstance(tokens, int) else ""
+    tokens, sets = config.eval.tokens, len(config.sets)
+    of_each = f" of each of {sets} sets" if sets > 1 else ""
+    return (
+        f"Losses are over {tokens:,} validation tokens{of_each}." if isinstance(tokens, int) else ""
+    )
 
 
-def _selection(board: Leaderboard, last: str) -> str:
+def _noise(results: Results) -> str:
+    """Says what gaps are means of, what their errors are, and what selected the settings."""
+    if not results.reported_sets:
+        return (
+            "Gaps are means over seeds of the paired difference (same initial weights, same data) "
+            "± its standard error (the 95% interval is ± 4.3 of these with three seeds, ± 2.8 with "
+            "five). A single seed compares with a mean of several no better than their spread. "
+            "**Settings** were selected with the first seed, on the same validation tokens"
+        )
+    selecting = len(next(iter(results.configs.values())).sets) - len(results.reported_sets)
+    return (
+        f"Gaps are means over {len(results.reported_sets)} validation sets, and over the seeds "
+        "that did not select, of the paired difference (same initial weights, same data) ± the "
+        "larger of two standard errors: over the seeds, and by the bootstrap over the sets. With one "
+        "seed, the one that selected, they have no error. **Settings** were selected with the "
+        f"first seed, by the mean of {selecting} other sets"
+    )
+
+
+def _selection(results: Results, board: Leaderboard, last: str) -> str:
     reference = f"{board.reference.optimizer} with {board.reference.schedule}"
     average = board.average_reference.read_out
     return (
         "**Gaps** are validation losses in nats per token minus the reference's: "
         f"{reference}, tuned at each budget and read out through the live weights "
-        f"(`{board.reference.read_out}`). Gaps are means over seeds of the paired difference (same "
-        "initial weights, same data) ± its standard error (the 95% interval is ± 4.3 of these with "
-        "three seeds, ± 2.8 with five). A single seed compares with a mean of several no better "
-        "than their spread. **Settings** were selected with the first seed, on the same validation "
-        f"tokens; {EDGE} marks the least or largest of several values. Settings that are words "
+        f"(`{board.reference.read_out}`). {_noise(results)}; "
+        f"{EDGE} marks the least or largest of several values. Settings that are words "
         "make entries of their own. A schedule without a horizon is one "
         f"trajectory for all budgets: of those trained to {last}, the one whose worst gap is least."
         " A schedule with a horizon has the best settings at each budget, a run for each. *Tried* "
@@ -101,8 +120,8 @@ def _selection(board: Leaderboard, last: str) -> str:
         "read-out of each optimizer and schedule whose worst gap is least. "
         f"*Worst to cosine {average}* is the worst gap to the tuned cosine "
         f"read out through `{average}`, its settings selected for that, "
-        "and *worst to own* the worst gap to the same optimizer's cosine, through its live "
-        "weights. "
+        "and *worst to own* the worst gap to the same optimizer's cosine, read out alike: through "
+        f"its live weights, or else through `{average}`. "
         f"*Tokens* are the tokens to the reference's loss at {last} over {last}, "
         "interpolated in the log of the tokens. *Memory* is copies of the weights, without "
         "the parameters and the gradient: the optimizer's state, and the average if there is one. "
@@ -149,7 +168,8 @@ def _gap_cell(gap: Gap | None, is_reference: bool = False) -> str:
         return "-"
     if is_reference:
         return "0"
-    return f"{gap.mean:+.4f}" + (f" ± {gap.stderr:.4f}" if gap.seeds > 1 else "")
+    error = max(gap.stderr, gap.stderr_of_sets)
+    return f"{gap.mean:+.4f}" + (f" ± {error:.4f}" if gap.seeds > 1 else "")
 
 
 def _fraction_cell(fraction: float) -> str:
@@ -164,7 +184,8 @@ def _csv_table(board: Leaderboard) -> Table:
     average = board.average_reference.read_out
     header = ["optimizer", "schedule", "read_out", "settings", "selected", "tried"]
     for m in board.multiples:
-        header += [f"{name}_{m:g}x" for name in ("gap", "stderr", "half_width_95", "seeds")]
+        names = ("gap", "stderr", "stderr_of_sets", "half_width_95", "seeds")
+        header += [f"{name}_{m:g}x" for name in names]
         header += [
             f"{name}_{m:g}x" for name in (f"gap_to_cosine_{average}", "gap_to_own", "stderr_to_own")
         ]
@@ -185,8 +206,9 @@ def _csv_table(board: Leaderboard) -> Table:
 
 def _csv_gap(gap: Gap | None) -> list[str]:
     if gap is None:
-        return [""] * 3 + ["0"]
-    noise = (gap.stderr if gap.seeds > 1 else None, half_width(gap))
+        return [""] * 4 + ["0"]
+    of_sets = gap.stderr_of_sets if gap.sets > 1 else None
+    noise = (gap.stderr if gap.seeds > 1 else None, of_sets, gap.half_width)
     return [f"{gap.mean:.6f}", *(_number(x, ".6f") for x in noise), str(gap.seeds)]
 
 

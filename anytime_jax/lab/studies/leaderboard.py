@@ -38,43 +38,43 @@ class Method:
       name: first part of the names of its runs.
       optimizer: settings of the optimizer.
       schedule: kind of the schedule.
-      peaks: the middle of the four peaks, for every horizon of a cosine.
-      warmup: the warmup of all tries but one, and `other_warmup` the one of that.
+      middle: number of the peak (`peak`) that has two more on either side; for a cosine, by the
+        multiple of its horizon.
+      warmup: the warmup of all tries but one, and `other_warmup` of that one.
       space: other settings of all tries.
     """
 
     name: str
     optimizer: dict[str, Any]
     schedule: str
-    peaks: dict[int, float]
+    middle: int | dict[int, int]
     warmup: str = "48 steps"
     other_warmup: str = "192 steps"
     space: Sequence[Change] = ({},)
 
     def tries(self) -> list[StudyRun]:
         """Returns the runs of the seed that selects."""
-        return chain(*(self._tries_at(multiple) for multiple in self.peaks))
-
-    def _tries_at(self, multiple: int) -> list[StudyRun]:
         config = decoder(kind=self.schedule)
         config.optimizer.update(self.optimizer)
-        horizon: list[Change] = [{}]
-        if self.schedule == "cosine":
-            config.stop = "horizon"
-            horizon = values("schedule.horizon", f"{multiple}x")
-        middle = self.peaks[multiple]
-        warmup, other = (values("schedule.warmup", x) for x in (self.warmup, self.other_warmup))
-        space = chain(
-            grid(peaks(middle), warmup),
-            grid(values("schedule.peak", middle), other),
-            grid(values("schedule.peak", middle), warmup, DECAYS),
+        if isinstance(self.middle, int):
+            return runs(self.name, config, grid(self.space, self._settings(self.middle)), ROOT)
+        config.stop = "horizon"
+        spaces = (
+            grid(values("schedule.horizon", f"{multiple}x"), self.space, self._settings(middle))
+            for multiple, middle in self.middle.items()
         )
-        return runs(self.name, config, grid(horizon, self.space, space), ROOT)
+        return chain(*(runs(self.name, config, space, ROOT) for space in spaces))
+
+    def _settings(self, middle: int) -> list[Change]:
+        peaks = values("schedule.peak", *(peak(k) for k in range(middle - 2, middle + 3)))
+        of_middle = values("schedule.peak", peak(middle))
+        warmup, other = (values("schedule.warmup", x) for x in (self.warmup, self.other_warmup))
+        return chain(grid(peaks, warmup), grid(of_middle, other), grid(of_middle, warmup, DECAYS))
 
 
-def peaks(middle: float) -> list[Change]:
-    """Returns four peaks a factor of sqrt(2) apart: one below the middle and two above it."""
-    return values("schedule.peak", *(float(f"{middle * 2 ** (k / 2):.3g}") for k in range(-1, 3)))
+def peak(number: int) -> float:
+    """Returns a peak of the grid, which are a factor of sqrt(2) apart; number 0 is 0.024."""
+    return float(f"{0.024 * 2 ** (number / 2):.3g}")
 
 
 DECAYS = grid(
@@ -82,27 +82,17 @@ DECAYS = grid(
 )
 ADAMW, MUON = {"kind": "adamw"}, {"kind": "muon"}
 PACE, SCHEDULE_FREE = {"kind": "pace", "pullback": 0.5}, {"kind": "schedule_free_adamw"}
+ALPHA = values("schedule.alpha", 1920.0)
 
 METHODS = (
-    Method(
-        "cosine",
-        ADAMW,
-        "cosine",
-        {1: 2.4e-2, 2: 2.4e-2, 4: 1.7e-2, 8: 1.2e-2},
-        "192 steps",
-        "48 steps",
-    ),
-    Method("muon-cosine", MUON, "cosine", dict.fromkeys(BUDGETS, 2e-2)),
-    Method("constant", ADAMW, "constant", {8: 8e-3}),
-    Method("muon-constant", MUON, "constant", {8: 8e-3}),
-    Method("pace-constant", PACE, "constant", {8: 2.4e-2}),
-    Method("schedule_free_adamw-constant", SCHEDULE_FREE, "constant", {8: 2.4e-2}),
-    Method(
-        "inverse_sqrt", ADAMW, "inverse_sqrt", {8: 1.2e-2}, space=values("schedule.alpha", 1920.0)
-    ),
-    Method(
-        "muon-inverse_sqrt", MUON, "inverse_sqrt", {8: 2e-2}, space=values("schedule.alpha", 1920.0)
-    ),
+    Method("cosine", ADAMW, "cosine", {1: 0, 2: -1, 4: -2, 8: -2}, "192 steps", "48 steps"),
+    Method("muon-cosine", MUON, "cosine", {1: 0, 2: 0, 4: -1, 8: -1}),
+    Method("constant", ADAMW, "constant", -3),
+    Method("muon-constant", MUON, "constant", -3),
+    Method("pace-constant", PACE, "constant", 0),
+    Method("schedule_free_adamw-constant", SCHEDULE_FREE, "constant", 0),
+    Method("inverse_sqrt", ADAMW, "inverse_sqrt", -2, space=ALPHA),
+    Method("muon-inverse_sqrt", MUON, "inverse_sqrt", -1, space=ALPHA),
 )
 
 

@@ -14,6 +14,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from anytime_jax.averaging import LIVE, label_order
 from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_directory
 from anytime_jax.checkpoints.loss_table import evaluations
@@ -49,6 +51,7 @@ class RunResult:
       horizon: None for a schedule without one.
       state: "finished" (evaluated at its stop), "at 2x" or "missing".
       losses: validation losses in nats per token, by point and weight label.
+      reported: the losses on each of the study's reported sets, by point and weight label.
     """
 
     name: str
@@ -60,6 +63,7 @@ class RunResult:
     stop: float
     state: str
     losses: Mapping[float, Mapping[str, float]]
+    reported: Mapping[float, Mapping[str, Sequence[float]]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -87,6 +91,14 @@ class LossCurve:
         """The losses of the read-out by multiple."""
         by_label = {m: run.losses[m] for m, run in sorted(self.runs.items())}
         return {m: x[self.label] for m, x in by_label.items() if self.label in x}
+
+    def reported_losses(self, multiple: float) -> np.ndarray:
+        """Returns the losses that are reported, one for each reported set.
+
+        Without such sets, it is the one by which settings are selected.
+        """
+        reported = self.runs[multiple].reported
+        return np.array(reported[multiple][self.label] if reported else [self.losses[multiple]])
 
     def differs_in(self, other: "LossCurve") -> set[str]:
         """Returns the names of the settings that differ."""
@@ -131,6 +143,8 @@ class Results:
       all_curves: of all seeds and decays.
       labels: all weight labels: first the live weights, then the averages from wide to narrow.
       multiples: horizons of the cosines; without any, the whole multiples that were evaluated.
+      reported_sets: the validation sets of weight 0. If there are any, the others select settings,
+        and differences are reported on these.
     """
 
     def __init__(
@@ -145,6 +159,7 @@ class Results:
         configs = [_build_config(run) for run in study.runs]
         _check_comparable(study, configs)
         self.clock = dataclasses.replace(configs[0].clock, growth=())
+        self.reported_sets = _reported_sets(configs[0])
         self.configs = {run.name: x for run, x in zip(study.runs, configs, strict=True)}
         choices = _varying_settings(configs)
         self.runs = [
@@ -211,10 +226,12 @@ def _build_config(run: StudyRun) -> Config:
 def _check_comparable(study: Study, configs: Sequence[Config]) -> None:
     """Checks that run directories hold their runs, which share clock, validation text and data."""
     clocks, tokens, data = {}, {}, {}  # maps each value to the first run that has it
+    reported: dict[Any, str] = {}
     evaluated: dict[str, str] = {}
     for run, config in zip(study.runs, configs, strict=True):
         clocks.setdefault(dataclasses.replace(config.clock, growth=()), run.name)
         tokens.setdefault(config.eval.tokens, run.name)
+        reported.setdefault(_reported_sets(config), run.name)
         identity = run_directory.read_identity(run.run_dir, "take that run out of the study") or {}
         settings = config.select(lambda x: True)
         differences = [
@@ -233,6 +250,7 @@ def _check_comparable(study: Study, configs: Sequence[Config]) -> None:
     for what, runs in (
         ("clock (batch_size, model.length, chinchilla_tokens)", clocks),
         ("eval.tokens", tokens),
+        ("eval.sets of weight 0", reported),
         ("data.fingerprint", data),
     ):
         if len(runs) > 1:
@@ -299,6 +317,15 @@ def _read_run(
     rows = read_records(run.run_dir, warn)
     _warn_of_missing_rows(run, rows, warn)
     losses = {_multiple(clock, row.step): losses for row, losses in evaluations(rows) if row.step}
+    by_set = [
+        {_multiple(clock, row.step): of_set for row, of_set in evaluations(rows, name)}
+        for name in _reported_sets(config)
+    ]
+    reported = {
+        m: {label: [x[m][label] for x in by_set] for label in each}
+        for m, each in losses.items()
+        if by_set
+    }
     state = f"at {clock.multiple(rows[-1].step):.3g}x" if rows else "missing"
     return RunResult(
         name=run.name,
@@ -310,6 +337,14 @@ def _read_run(
         stop=_multiple(clock, stop),
         state="finished" if _multiple(clock, stop) in losses else state,
         losses=losses,
+        reported=reported,
+    )
+
+
+def _reported_sets(config: Config) -> tuple[str, ...]:
+    given = dict(config.eval.sets)
+    return tuple(
+        name for name, weight in config.set_weights.items() if name in given and not weight
     )
 
 

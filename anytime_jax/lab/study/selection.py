@@ -10,6 +10,9 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+from scipy import special, stats
+
 from anytime_jax.lab.study import paper_losses
 from anytime_jax.lab.study.results import COSINE, LossCurve, Results
 
@@ -20,16 +23,33 @@ class Gap(NamedTuple):
     """Difference to the cosine envelope at one multiple, in nats.
 
     Attributes:
-      mean: over all seeds.
-      stderr: standard error of `mean`; 0 with one seed.
+      mean: over seeds, and over the reported sets.
+      stderr: standard error of `mean` over seeds; 0 with one seed.
       others: mean over the seeds that did not select, whose bias is low; NaN without any.
       seeds: number of seeds.
+      stderr_of_sets: standard error of `mean` over the reported sets, by the bootstrap; 0 with one.
+      sets: number of reported sets, 1 if there are none.
     """
 
     mean: float
     stderr: float
     others: float
     seeds: int
+    stderr_of_sets: float = 0.0
+    sets: int = 1
+
+    @property
+    def half_width(self) -> float:
+        """Half the width of the 95% interval over seeds or over sets, whichever is larger.
+
+        By Student's t; NaN with one seed.
+        """
+        if self.seeds < 2:
+            return math.nan
+        over_seeds = special.stdtrit(self.seeds - 1, 0.975) * self.stderr
+        if self.sets < 2:
+            return float(over_seeds)
+        return float(max(over_seeds, special.stdtrit(self.sets - 1, 0.975) * self.stderr_of_sets))
 
 
 class Selections(NamedTuple):
@@ -116,20 +136,40 @@ def _long_curves(curves: Sequence[LossCurve], cosines: Selection) -> list[LossCu
 
 
 def gap_at(results: Results, curve: LossCurve, multiple: float, cosines: Selection) -> Gap:
-    """Returns the difference of a curve to the envelope at a multiple, with its noise over seeds.
+    """Returns the difference of a curve to the envelope at a multiple, with its noise.
 
-    The envelope of another seed has the settings that the first seed selected.
+    The envelope of another seed has the settings that the first seed selected. With reported sets,
+    the first seed is left out if there are others.
     """
-    envelope = {x.seed: x.losses for x in results.replicates(cosines[multiple])}
-    each = [
-        x.losses[multiple] - envelope[x.seed][multiple]
+    envelope = {x.seed: x for x in results.replicates(cosines[multiple])}
+    pairs = [
+        (x, envelope[x.seed])
         for x in results.replicates(curve)
-        if multiple in x.losses and multiple in envelope.get(x.seed, {})
+        if multiple in x.losses and x.seed in envelope and multiple in envelope[x.seed].losses
     ]
-    several = len(each) > 1
-    stderr = statistics.stdev(each) / math.sqrt(len(each)) if several else 0.0
-    others = statistics.fmean(each[1:]) if several else math.nan
-    return Gap(statistics.fmean(each), stderr, others, len(each))
+    is_selecting = [True, *[False] * (len(pairs) - 1)]
+    if results.reported_sets and len(pairs) > 1:
+        pairs, is_selecting = pairs[1:], is_selecting[1:]
+    each = np.array([x.reported_losses(multiple) - y.reported_losses(multiple) for x, y in pairs])
+    seeds, sets = each.shape  # number of seeds by number of sets
+    of_seed = each.mean(axis=1)
+    fresh = [float(x) for x, selects in zip(of_seed, is_selecting, strict=True) if not selects]
+    return Gap(
+        float(each.mean()),
+        float(of_seed.std(ddof=1)) / math.sqrt(seeds) if seeds > 1 else 0.0,
+        statistics.fmean(fresh) if fresh else math.nan,
+        seeds,
+        _bootstrap_error(each.mean(axis=0)),
+        sets,
+    )
+
+
+def _bootstrap_error(values: np.ndarray) -> float:
+    """The standard error of the mean of values that are drawn again, with replacement."""
+    if len(values) < 2:
+        return 0.0
+    result = stats.bootstrap((values,), np.mean, n_resamples=2_000, method="percentile", rng=0)
+    return float(result.standard_error)
 
 
 def at_grid_edge(results: Results, curve: LossCurve, multiples: Sequence[float]) -> list[str]:

@@ -16,7 +16,7 @@ from anytime_jax.lab.leaderboard import (
     leaderboard_command,
     leaderboard_markdown,
 )
-from anytime_jax.lab.leaderboard.leaderboard import Entry, crossing, half_width
+from anytime_jax.lab.leaderboard.leaderboard import Entry, crossing
 from anytime_jax.lab.optimizers import AMUSE, GPA, EMANesterov
 from anytime_jax.lab.study import study_files
 from anytime_jax.lab.study.plan import Study, chain, grid, paired, runs, values
@@ -139,7 +139,7 @@ def test_gaps_and_their_errors_are_those_of_a_paired_t_test(board):
         assert gap.seeds == 3
         assert gap.mean == pytest.approx((interval.low + interval.high) / 2)
         assert gap.mean / gap.stderr == pytest.approx(test.statistic)
-        assert half_width(gap) == pytest.approx((interval.high - interval.low) / 2)
+        assert gap.half_width == pytest.approx((interval.high - interval.low) / 2)
     means = [-0.04, -0.14 / 3]
     assert board.best[0].worst == pytest.approx(max(means))
     assert board.best[0].mean == pytest.approx(np.mean(means))
@@ -149,7 +149,7 @@ def test_gap_of_one_seed_has_no_interval(board):
     (other,) = (x for x in board.not_selected if x.entry == FIRST and x.settings == "η 0.03")
     assert other.gaps[1.0].seeds == 1
     assert other.gaps[1.0].mean == pytest.approx(-0.15)
-    assert math.isnan(half_width(other.gaps[1.0]))
+    assert math.isnan(other.gaps[1.0].half_width)
 
 
 def test_second_reference_is_tuned_for_its_average(board):
@@ -181,7 +181,75 @@ def test_third_reference_is_the_cosine_of_the_same_optimizer(root):
     assert first.own_gaps[2.0].seeds == 3
     assert first.worst_to_own == pytest.approx(-0.14 / 3)
     adamw = find(board.rest, Entry("adamw", "constant", "f25"))
-    assert adamw.own_gaps[1.0].mean == pytest.approx(3.02 - 3.00)
+    # Its average is compared with the cosine's average.
+    assert adamw.own_gaps[1.0].mean == pytest.approx(3.02 - 2.99)
+
+
+SETS = {"chosen": 1, "b": 0, "c": 0, "d": 0, "e": 0}
+
+
+@pytest.fixture(name="with_sets")
+def with_sets_fixture(tmp_path, monkeypatch):
+    """Results of the study with one set that selects settings and four that are reported."""
+    study = make_study()
+    for run in study.runs:
+        run.config.eval.sets = {name: f"data/{name}" for name in SETS}
+        run.config.eval.weights = {name: float(x) for name, x in SETS.items()}
+    monkeypatch.setattr(synthetic_study, "MULTIPLES", [1.0, 1.5, 2.0])
+    monkeypatch.setattr(synthetic_study, "FACTORS", {"last": 0, "f25": 1})
+    monkeypatch.setattr(synthetic_study, "loss", made_up_loss)
+    monkeypatch.setattr(synthetic_study, "set_losses", made_up_set_losses)
+    root = tmp_path / "study"
+    synthetic_study.write_study(root, study=study)
+    with study_files.open_study(root) as opened:
+        yield Results(opened)
+
+
+def made_up_set_losses(run, multiple, label, seed):
+    """Losses that differ by set and, of Muon, by how much it gains there."""
+    del seed
+    loss = made_up_loss(run, multiple, label)
+    gain = {"b": 0.5, "c": 0.1, "d": 0.2, "e": 0.4} if run.name.startswith("muon") else {}
+    return {name: loss + i / 7 - gain.get(name, 0) for i, name in enumerate(SETS)}
+
+
+def test_gaps_are_over_reported_sets_and_over_seeds_that_did_not_select(with_sets):
+    assert with_sets.reported_sets == ("b", "c", "d", "e")
+    board = leaderboard.make(with_sets)
+    gap = find(board.best, FIRST).gaps[1.0]
+    of_seeds = [2.99 - 3.02 - 0.3, 2.97 - 3.01 - 0.3]
+    assert gap.seeds == 2
+    assert gap.mean == pytest.approx(np.mean(of_seeds))
+    assert gap.stderr == pytest.approx(stats.sem(of_seeds))
+    # The bootstrap of a mean has the error of the mean with a variance over the number of values.
+    assert gap.stderr_of_sets == pytest.approx(np.std([0.5, 0.1, 0.2, 0.4]) / 2, rel=0.05)
+    wide = stats.t.ppf(0.975, 3) * gap.stderr_of_sets
+    assert gap.half_width == pytest.approx(max(wide, stats.t.ppf(0.975, 1) * gap.stderr))
+
+
+def test_page_says_which_sets_and_seeds_are_reported(with_sets, tmp_path):
+    board = leaderboard.make(with_sets)
+    leaderboard_markdown.write(tmp_path / "page.md", with_sets, board)
+    text = (tmp_path / "page.md").read_text()
+    for words in ("over 4 validation sets", "by the mean of 1 other sets", "did not select"):
+        assert words in text
+    assert "| muon | constant | last | η 0.01‡ | 3 | 2 | -0.3350 ± 0.0" in text
+
+
+def test_runs_with_other_reported_sets_are_not_compared(tmp_path, monkeypatch):
+    study = make_study()
+    for i, run in enumerate(study.runs):
+        run.config.eval.sets = {"chosen": "a", f"other{i == 3}": "b"}
+        run.config.eval.weights = {"chosen": 1.0}
+    monkeypatch.setattr(synthetic_study, "MULTIPLES", [1.0, 1.5, 2.0])
+    monkeypatch.setattr(synthetic_study, "FACTORS", {"last": 0, "f25": 1})
+    monkeypatch.setattr(synthetic_study, "loss", made_up_loss)
+    synthetic_study.write_study(tmp_path / "study", study=study)
+    with (
+        study_files.open_study(tmp_path / "study") as opened,
+        pytest.raises(InputError, match="sets of weight 0"),
+    ):
+        Results(opened)
 
 
 def test_tokens_to_the_last_loss_of_the_reference_are_interpolated_in_their_log(board):
@@ -256,7 +324,7 @@ def test_page_keeps_the_text_around_its_markers(results, board, tmp_path):
     with page.with_suffix(".csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == len(board.best) + len(board.rest) + len(board.not_selected)
-    assert rows[0]["half_width_95_1x"] == f"{half_width(board.best[0].gaps[1.0]):.6f}"
+    assert rows[0]["half_width_95_1x"] == f"{board.best[0].gaps[1.0].half_width:.6f}"
     words = {"optimizer", "schedule", "read_out", "settings", "selected"}
     numbers = [float(row[name] or "nan") for row in rows for name in row.keys() - words]
     assert math.inf in numbers  # tokens of an entry that does not reach the loss

@@ -79,7 +79,7 @@ def test_gap_has_the_standard_error_over_seeds(results, cosines):
         cosine = expected_loss(f"cosine-peak=0.01-horizon={m:g}x-seed=1", m, "last", seed=1)
         second = expected_loss("constant-peak=0.01-seed=1", m, "f25", seed=1) - cosine
         expected = ((first + second) / 2, abs(first - second) / 2, second, 2)
-        assert gap == pytest.approx(expected, abs=1e-12)
+        assert gap[:4] == pytest.approx(expected, abs=1e-12)
     assert {gap.seeds for gap in gaps.values()} >= {2}
 
 
