@@ -46,8 +46,8 @@ class ModelConfig:
       rope_scaling: Llama 3's scaling of the rotation for longer texts: the factor, the low and the
         high frequency factor, and the length of the training before; empty for none.
       parametrization: how initial weights, logits and updates depend on the width: "standard", or
-        "mup", with which the best learning rate hardly does (docs/width.md). At `base_width` the
-        two are the same.
+        "mup", which keeps the best learning rate at another width (docs/width.md). At `base_width`
+        the two are the same.
       base_width: the width at which the learning rate was tuned, for "mup"; 0 otherwise. Heads of a
         constant size and `mlp_width` grow in proportion to the width.
       norm_epsilon: added to the variance in every norm.

@@ -1,0 +1,72 @@
+"""Does the best peak move with the width? Decoders of width 64, 128 and 256 at equal tokens.
+
+    python -m anytime_jax.lab.package_text --output=runs/data/packages
+    python -m anytime_jax sweep --study=widths --run --jobs=2
+
+A constant rate to 2x of the leaderboard's budget, 3.93M tokens, read out through f12.5 and f25, with
+AdamW and Muon under the standard parametrization and under "mup" from a base of width 64, where the
+two are the same. Five peaks a factor of sqrt(2) apart around the best that is predicted, for two
+seeds.
+
+Cost:   511M tokens, 2.9e15 FLOPs: about eight hours of two idle CPU cores.
+Result: docs/evidence/width.md
+"""
+
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from anytime_jax.lab.studies import leaderboard
+from anytime_jax.lab.studies.leaderboard import peak
+from anytime_jax.lab.study.plan import Study, StudyRun, chain, grid, paired, runs, values
+
+ROOT = "runs/studies/widths"
+WIDTHS = (64, 128, 256)
+HEAD_SIZE = 16
+SEEDS = paired(values("seed", 0, 1), values("data.seed", 0, 1))
+
+ADAMW: dict[str, Any] = {"kind": "adamw"}
+MUON: dict[str, Any] = {"kind": "muon"}
+MUON_FANS: dict[str, Any] = {"kind": "muon", "scale": "fans", "adam_rate": 0.5}
+# The number of the middle peak at each width: where it is predicted to be the best.
+SPACES = {
+    "adamw": (ADAMW, "standard", {64: -3, 128: -4, 256: -5}),
+    "adamw-mup": (ADAMW, "mup", {128: -3, 256: -3}),
+    "muon": (MUON, "standard", {64: -3, 128: -4, 256: -5}),
+    "muon_fans": (MUON_FANS, "standard", {64: 0}),
+    "muon_fans-mup": (MUON_FANS, "mup", {128: 0, 256: 0}),
+    "muon-mup": (MUON, "mup", {128: -3, 256: -3}),
+}
+
+
+def get_study() -> Study:
+    """Returns the study."""
+    title = "decoders of width 64, 128 and 256 on packages of Python, at 3.93M tokens."
+    return Study("widths", ROOT, chain(*(_runs(name) for name in SPACES)), title)
+
+
+def get_config(name: str = "") -> ConfigDict:
+    """Returns the configuration of one of the study's runs."""
+    return get_study().run(name).config
+
+
+def _runs(name: str) -> list[StudyRun]:
+    optimizer, parametrization, middles = SPACES[name]
+    found = []
+    for width, middle in middles.items():
+        config = decoder(width, parametrization)
+        config.optimizer.update(optimizer)
+        peaks = values("schedule.peak", *(peak(k) for k in range(middle - 2, middle + 3)))
+        found += runs(f"{name}-width={width}", config, grid(peaks, SEEDS), ROOT)
+    return found
+
+
+def decoder(width: int, parametrization: str) -> ConfigDict:
+    """Returns the leaderboard's decoder at another width, which ends at 2x."""
+    config = leaderboard.decoder(kind="constant")
+    config.stop = "2x"
+    config.schedule.warmup = "48 steps"
+    config.model.update(heads=width // HEAD_SIZE, width=width, mlp_width=4 * width)
+    config.model.parametrization = parametrization
+    config.model.base_width = WIDTHS[0] if parametrization == "mup" else 0
+    return config
