@@ -3,8 +3,8 @@
     python -m anytime_jax.main --config=configs/optimizers.py:muon
 
 docs/optimizers.md has the methods and what they evaluate, and docs/extend.md how to add one;
-docs/evidence/first_leaderboard.md says how good they are. Those that lost are named by their class, such
-as `anytime_jax.lab.optimizers:GPA`.
+docs/evidence/first_leaderboard.md says how good they are. Those that lost are named by their
+class, such as `anytime_jax.lab.optimizers:GPA`.
 
 Cost:   as the quickstart, about 3 minutes on two CPU cores.
 Result: validation losses in runs/quickstart_KIND, to compare with the quickstart's.

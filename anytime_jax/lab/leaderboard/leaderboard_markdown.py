@@ -98,8 +98,8 @@ def _noise(results: Results) -> str:
     return (
         f"Gaps are means over {len(results.reported_sets)} validation sets, and over the seeds "
         "that did not select, of the paired difference (same initial weights, same data) ± the "
-        "larger of two standard errors: over the seeds, and by the bootstrap over the sets. With one "
-        "seed, the one that selected, they have no error. **Settings** were selected with the "
+        "larger of two standard errors: over the seeds, and by the bootstrap over the sets. With "
+        "one seed, the one that selected, they have no error. **Settings** were selected with the "
         f"first seed, by the mean of {selecting} other sets"
     )
 

@@ -3,10 +3,10 @@
     python -m anytime_jax.lab.package_text --output=runs/data/packages
     python -m anytime_jax sweep --study=widths --run --jobs=2
 
-A constant rate to 2x of the leaderboard's budget, 3.93M tokens, read out through f12.5 and f25, with
-AdamW and Muon under the standard parametrization and under "mup" from a base of width 64, where the
-two are the same. Five peaks a factor of sqrt(2) apart around the best that is predicted, for two
-seeds.
+A constant rate to 2x of the leaderboard's budget, 3.93M tokens, read out through f12.5 and f25,
+with AdamW and Muon under the standard parametrization and under "mup" from a base of width 64,
+where the two are the same. Five peaks a factor of sqrt(2) apart around the best that is predicted,
+for two seeds.
 
 Cost:   511M tokens, 2.9e15 FLOPs: about eight hours of two idle CPU cores.
 Result: docs/evidence/width.md

@@ -9,7 +9,14 @@ from paths import REPOSITORY
 from anytime_jax.commands import config_file
 from anytime_jax.config import schema
 from anytime_jax.errors import InputError
-from anytime_jax.lab.studies import laptop, paper_150m, paper_300m, paper_large_batch
+from anytime_jax.lab.studies import (
+    laptop,
+    leaderboard,
+    paper_150m,
+    paper_300m,
+    paper_large_batch,
+    widths,
+)
 from anytime_jax.lab.study.plan import Study, StudyRun, branches, grid, paired, runs, values
 from anytime_jax.lab.study.tasks import make_tasks
 from configs import quickstart
@@ -182,3 +189,30 @@ def test_studies_are_valid_and_state_their_cost(module, monkeypatch, tmp_path):
         assert f"{len(tasks)} runs, {hours:,} hours of one H100 at {rate:,}" in module.__doc__
         docs = (REPOSITORY / "docs" / "studies.md").read_text(encoding="utf-8")
         assert f"`{name}` | {len(tasks)} | {hours:,} hours" in docs
+
+
+def test_every_method_of_the_leaderboard_has_the_same_number_of_tries():
+    methods = {x.name: x for x in leaderboard.METHODS}
+    numbers = set()
+    for method in methods.values():
+        horizons = [x.settings["schedule"].get("horizon") for x in method.tries()]
+        numbers |= {horizons.count(x) for x in horizons}
+    assert numbers == {8}
+    cosines = [x.build() for x in methods["cosine"].tries()]
+    assert {x.horizon // 480 for x in cosines} == {1, 2, 4, 8}
+
+
+def test_settings_of_the_leaderboard_are_selected_and_reported_on_different_packages():
+    config = leaderboard.get_study().runs[0].build()
+    weights = config.set_weights
+    selecting, reported = ({x for x in weights if bool(weights[x]) is y} for y in (True, False))
+    assert all(x.startswith("selection-") for x in selecting)
+    assert all(x.startswith("report-") for x in reported)
+    assert (len(selecting), len(reported)) == (12, 32)
+
+
+def test_widths_share_one_base_and_the_size_of_heads():
+    models = [x.build().model for x in widths.get_study().runs]
+    assert {x.width for x in models} == {64, 128, 256}
+    assert {x.head_width for x in models} == {16}
+    assert {x.width_growth for x in models} == {1.0, 2.0, 4.0}
