@@ -113,8 +113,9 @@ class Optimizer(Protocol):
     True`, which subclasses do not inherit.
 
     Examples:
-      >>> optimizers.Muon(momentum=0.9)
-      Muon(b1=0.9, b2=0.98, epsilon=1e-08, weight_decay=0.0, decay_mask='all', momentum=0.9)
+      >>> run = optimizers.RunInfo(optax.constant_schedule(1e-2))
+      >>> isinstance(optimizers.AdamW().transform(run), optax.GradientTransformation)
+      True
     """
 
     def transform(self, run: RunInfo) -> optax.GradientTransformation:

@@ -14,7 +14,7 @@ Source: Tensor Programs V (arXiv 2203.03466), Appendix D.1.
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,7 @@ WIDTHS = (64, 128, 256, 512, 1024)
 UPDATES = 10
 
 _HEAD_SIZE = 16
+_ROUNDING = 1e-5
 _ROWS, _LENGTH, _VOCABULARY = 4, 32, 256
 
 
@@ -86,8 +87,8 @@ def measure(
     ]
 
     def slope(values: Sequence[Any]) -> float:
-        # The change of an activation that has no gradient yet is 0.
-        if min(values) == 0:
+        # An activation that has no gradient yet changes by rounding alone.
+        if min(values) < _ROUNDING:
             return float("nan")
         return float(np.polyfit(np.log(widths), np.log(values), 1)[0])
 
@@ -134,7 +135,7 @@ def _sizes(config: ModelConfig, optimizer: Any, rate: float, seeds: int) -> dict
         def update(carry: Any, _: Any) -> tuple[Any, dict[str, jax.Array]]:
             params, state = carry
             updates, state = transform.update(jax.grad(loss)(params), state, params)
-            params = optax.apply_updates(params, updates)
+            params = cast(decoder.Params, optax.apply_updates(params, updates))
             changes = jax.tree.map(jnp.subtract, activations(params, inputs), before)
             return (params, state), jax.tree.map(_rms, changes)
 
@@ -152,11 +153,11 @@ def _rms(x: jax.Array) -> jax.Array:
 # Rates small enough that ten updates stay near the start, where the theory is.
 CASES: Sequence[tuple[type[ModelConfig], Any, str, float]] = (
     (Olmo, optimizers.AdamW(), "mup", 2e-3),
-    (Llama, optimizers.AdamW(), "mup", 2e-3),
+    (Llama, optimizers.AdamW(), "mup", 5e-4),
     (Olmo, optimizers.Pace(), "mup", 2e-3),
     (Olmo, optimizers.ScheduleFreeAdamW(), "mup", 2e-3),
-    (Olmo, optimizers.Muon(scale="fans"), "mup", 1e-2),
-    (Olmo, optimizers.Muon(), "mup", 1e-2),
+    (Olmo, optimizers.Muon(scale="fans"), "mup", 5e-3),
+    (Olmo, optimizers.Muon(), "mup", 5e-3),
     (Olmo, optimizers.AdamW(), "standard", 2e-3),
     (Llama, optimizers.AdamW(), "standard", 2e-3),
 )
@@ -173,7 +174,10 @@ def main() -> None:
             for values in (slopes.initial.values(), itertools.chain(*slopes.changes.values()))
         )
         numbers = (f"{x:.3f}" for x in (initial, changes, slopes.largest))
-        table.add_row(kind.kind, str(optimizer).partition("(")[0], parametrization, *numbers)
+        name = type(optimizer).__name__
+        if isinstance(optimizer, optimizers.Muon):
+            name += f", scale {optimizer.scale}"
+        table.add_row(kind.__name__, name, parametrization, *numbers)
     print(table.to_markdown())
 
 
