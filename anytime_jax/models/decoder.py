@@ -187,10 +187,21 @@ def param_shapes(config: ModelConfig) -> Params:
 
 
 def growing_matrices(config: ModelConfig) -> set[str]:
-    """Returns the names of the matrices of the blocks both of whose axes grow with the width."""
+    """Returns the names of the parameters of the blocks two of whose axes grow with the width.
+
+    Raises an InputError if the axes of a parameter that is no vector are not known.
+    """
     axes = parameter_axes(config)
-    pairs = {x: pair for x, pair in matrix_axes(config).items() if x in axes}
-    return {x for x, pair in pairs.items() if {axes[x][i] for i in pair} <= _GROWING_AXES}
+    leaves = jax.tree_util.tree_leaves_with_path(param_shapes(config)["blocks"])
+    names = {path[-1].key: leaf.ndim for path, leaf in leaves}
+    matrices = [name for name, ndim in names.items() if ndim > 2 and not name.endswith("_bias")]
+    if unknown := [name for name in matrices if name not in axes]:
+        raise InputError(
+            "config.model.parametrization = 'mup', and parameter_axes of "
+            f"{type(config).__name__} does not name the axes of {', '.join(unknown)}: name them, "
+            f"such as ('width', 'mlp')"
+        )
+    return {x for x in matrices if sum(axis in _GROWING_AXES for axis in axes[x]) > 1}
 
 
 def matrix_axes(config: ModelConfig) -> dict[str, tuple[int, int]]:

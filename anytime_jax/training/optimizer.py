@@ -46,7 +46,9 @@ def make_optimizer(
         matrices={*axes, "head"},
         constrain_stack=constrain_stack,
         width_growth=config.model.width_growth,
-        growing_matrices=decoder.growing_matrices(config.model),
+        growing_matrices=(
+            decoder.growing_matrices(config.model) if config.model.width_growth != 1 else ()
+        ),
     )
     method = config.optimizer.transform(run)
     if not isinstance(method, optax.GradientTransformation):

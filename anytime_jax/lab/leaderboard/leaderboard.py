@@ -13,10 +13,11 @@ import itertools
 import math
 import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from anytime_jax.averaging import LIVE
 from anytime_jax.config.schema import OPTIMIZERS, Config, MeshConfig, all_settings
@@ -30,6 +31,7 @@ from anytime_jax.lab.study.selection import (
     best_at_each,
     closest,
     gap_at,
+    losses_by_seed,
 )
 from anytime_jax.plotting import schedule_name
 from anytime_jax.training import state_memory, step
@@ -311,15 +313,21 @@ class _Reference:
     def _fraction(self, selection: Selection) -> float:
         """Tokens to the reference's last loss, from losses averaged over the seeds."""
         last = self.multiples[-1]
-        losses = {m: self._by_seed(curve, m) for m, curve in selection.items() if m <= last}
-        target = self._by_seed(self._cosines[last], last)
+        losses = {
+            m: losses_by_seed(self._results, curve, m)
+            for m, curve in selection.items()
+            if m <= last
+        }
+        target = losses_by_seed(self._results, self._cosines[last], last)
         seeds = sorted({*target}.intersection(*losses.values()))
-        means = {m: statistics.fmean(each[x] for x in seeds) for m, each in losses.items()}
-        return crossing(means, statistics.fmean(target[x] for x in seeds)) / last
+        if self._results.reported_sets and len(seeds) > 1:
+            seeds = [x for x in seeds if x != selection[last].seed]
+        means = {m: _mean(each[x] for x in seeds) for m, each in losses.items()}
+        return crossing(means, _mean(target[x] for x in seeds)) / last
 
-    def _by_seed(self, curve: LossCurve, multiple: float) -> dict[tuple[int, int], float]:
-        replicates = self._results.replicates(curve)
-        return {x.seed: x.losses[multiple] for x in replicates if multiple in x.losses}
+
+def _mean(losses: Iterable[np.ndarray]) -> float:
+    return float(np.mean([*losses]))
 
 
 def _entry(results: Results, family: Sequence[LossCurve], label: str) -> Entry:

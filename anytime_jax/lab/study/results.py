@@ -321,6 +321,12 @@ def _read_run(
         {_multiple(clock, row.step): of_set for row, of_set in evaluations(rows, name)}
         for name in _reported_sets(config)
     ]
+    if by_set:  # an evaluation without one of the sets does not count
+        losses = {
+            m: {k: x for k, x in each.items() if all(k in of_set.get(m, {}) for of_set in by_set)}
+            for m, each in losses.items()
+        }
+        losses = {m: each for m, each in losses.items() if each}
     reported = {
         m: {label: [x[m][label] for x in by_set] for label in each}
         for m, each in losses.items()

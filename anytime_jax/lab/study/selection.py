@@ -92,7 +92,10 @@ def best_at_each(curves: Sequence[LossCurve], multiples: Iterable[float]) -> dic
 def best_at(curves: Sequence[LossCurve], multiple: float) -> LossCurve | None:
     """Returns the curve with the lowest loss at a multiple; None if none was evaluated there."""
     evaluated = [curve for curve in curves if multiple in curve.losses]
-    return min(evaluated, key=lambda curve: curve.losses[multiple], default=None)
+    # A run that diverged has no number for a loss.
+    return min(
+        evaluated, key=lambda x: (math.isnan(x.losses[multiple]), x.losses[multiple]), default=None
+    )
 
 
 def losses_of(selection: Selection) -> dict[float, float]:
@@ -121,7 +124,8 @@ def closest(
     if not common:
         return None
     gaps = {curve: differences(curve, cosines) for curve in _long_curves(curves, cosines)}
-    return min(gaps, key=lambda curve: summarize(gaps[curve][m] for m in common))
+    worth = {curve: summarize(gaps[curve][m] for m in common) for curve in gaps}
+    return min(worth, key=lambda curve: (math.isnan(worth[curve]), worth[curve]))
 
 
 def common_multiples(curves: Sequence[LossCurve], cosines: Selection) -> list[float]:
@@ -141,19 +145,14 @@ def gap_at(results: Results, curve: LossCurve, multiple: float, cosines: Selecti
     The envelope of another seed has the settings that the first seed selected. With reported sets,
     the first seed is left out if there are others.
     """
-    envelope = {x.seed: x for x in results.replicates(cosines[multiple])}
-    pairs = [
-        (x, envelope[x.seed])
-        for x in results.replicates(curve)
-        if multiple in x.losses and x.seed in envelope and multiple in envelope[x.seed].losses
-    ]
-    is_selecting = [True, *[False] * (len(pairs) - 1)]
-    if results.reported_sets and len(pairs) > 1:
-        pairs, is_selecting = pairs[1:], is_selecting[1:]
-    each = np.array([x.reported_losses(multiple) - y.reported_losses(multiple) for x, y in pairs])
+    ours, theirs = (losses_by_seed(results, x, multiple) for x in (curve, cosines[multiple]))
+    common = [seed for seed in ours if seed in theirs]
+    if results.reported_sets and len(common) > 1:
+        common = [seed for seed in common if seed != curve.seed]
+    each = np.array([ours[seed] - theirs[seed] for seed in common])
     seeds, sets = each.shape  # number of seeds by number of sets
     of_seed = each.mean(axis=1)
-    fresh = [float(x) for x, selects in zip(of_seed, is_selecting, strict=True) if not selects]
+    fresh = [float(x) for seed, x in zip(common, of_seed, strict=True) if seed != curve.seed]
     return Gap(
         float(each.mean()),
         float(of_seed.std(ddof=1)) / math.sqrt(seeds) if seeds > 1 else 0.0,
@@ -162,6 +161,14 @@ def gap_at(results: Results, curve: LossCurve, multiple: float, cosines: Selecti
         _bootstrap_error(each.mean(axis=0)),
         sets,
     )
+
+
+def losses_by_seed(
+    results: Results, curve: LossCurve, multiple: float
+) -> dict[tuple[int, int], np.ndarray]:
+    """Returns the losses of a choice of settings on each reported set, by seed."""
+    replicates = [x for x in results.replicates(curve) if multiple in x.losses]
+    return {x.seed: x.reported_losses(multiple) for x in replicates}
 
 
 def _bootstrap_error(values: np.ndarray) -> float:

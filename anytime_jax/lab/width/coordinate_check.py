@@ -156,8 +156,8 @@ CASES: Sequence[tuple[type[ModelConfig], Any, str, float]] = (
     (Llama, optimizers.AdamW(), "mup", 5e-4),
     (Olmo, optimizers.Pace(), "mup", 2e-3),
     (Olmo, optimizers.ScheduleFreeAdamW(), "mup", 2e-3),
-    (Olmo, optimizers.Muon(scale="fans"), "mup", 5e-3),
-    (Olmo, optimizers.Muon(), "mup", 5e-3),
+    (Olmo, optimizers.Muon(scale="fans"), "mup", 2e-3),
+    (Olmo, optimizers.Muon(), "mup", 2e-3),
     (Olmo, optimizers.AdamW(), "standard", 2e-3),
     (Llama, optimizers.AdamW(), "standard", 2e-3),
 )

@@ -7,6 +7,7 @@ Nothing is trained or written.
 
 import argparse
 import dataclasses
+import math
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -83,13 +84,14 @@ def plan(small: Config, large: Config) -> Iterator[Setting]:
     _check(small, large)
     now, ours = (flatten(x.to_dict()) for x in (large, small))
     model, base = large.model, small.model.base_width or small.model.width
-    head = small.model.head_width
-    if model.width % head:
+    head, heads = small.model.head_width, small.model.heads * model.width // small.model.width
+    groups = small.model.heads // small.model.key_heads
+    if heads * small.model.width != small.model.heads * model.width or heads % groups:
         raise InputError(
-            f"config.model.width = {model.width} cannot be split into heads of {head} as in the "
-            "small run: give a multiple"
+            f"config.model.width = {model.width}: the small run has {small.model.heads} heads at a "
+            f"width of {small.model.width}, and heads grow in proportion: give a multiple of "
+            f"{small.model.width // math.gcd(small.model.key_heads, small.model.width)}"
         )
-    heads = model.width // head
     values = {
         "model.parametrization": ("mup", "initial weights, logits and rates follow the width"),
         "model.base_width": (base, "the width at which the rate was tuned"),
@@ -99,11 +101,13 @@ def plan(small: Config, large: Config) -> Iterator[Setting]:
             "grows in proportion to the width",
         ),
     }
-    if large.model.head_size:
+    if small.model.head_size or large.model.head_size:
         values["model.head_size"] = (head, f"heads keep their size of {head}")
-    if small.model.kv_heads:
-        group = small.model.heads // small.model.kv_heads
-        values["model.kv_heads"] = (heads // group, "as many queries share a key as before")
+    if small.model.kv_heads or large.model.kv_heads:
+        kv_heads = 0 if groups == 1 else heads // groups
+        values["model.kv_heads"] = (kv_heads, "as many queries share a key as before")
+    if small.horizon is not None:
+        values["stop"] = ("horizon", "the schedule of the small run has an end")
     for name, value in ours.items():
         if name.startswith(("optimizer.", "schedule.")) or name == "clip_norm":
             values[name] = (value, _WHY.get(name, _SAME))
@@ -119,6 +123,11 @@ def _check(small: Config, large: Config) -> None:
         raise InputError(
             "config.model.kind: the small run is {} and the configuration {}: the rules hold "
             "within a kind".format(*kinds)
+        )
+    if large.initial_weights:
+        raise InputError(
+            f"config.initial_weights = {large.initial_weights!r}: weights of another model have no "
+            "base width; leave them out"
         )
     if not vars(type(small.optimizer)).get("scales_with_width", False):
         raise InputError(

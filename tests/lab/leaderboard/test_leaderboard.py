@@ -227,6 +227,38 @@ def test_gaps_are_over_reported_sets_and_over_seeds_that_did_not_select(with_set
     assert gap.half_width == pytest.approx(max(wide, stats.t.ppf(0.975, 1) * gap.stderr))
 
 
+def test_evaluation_without_a_reported_set_does_not_count(tmp_path, monkeypatch):
+    def lacking(run, multiple, label, seed):
+        losses = made_up_set_losses(run, multiple, label, seed)
+        if run.name == "muon-peak=0.01" and multiple == 1:
+            del losses["d"]
+        return losses
+
+    study = make_study()
+    for run in study.runs:
+        run.config.eval.sets = {name: f"data/{name}" for name in SETS}
+        run.config.eval.weights = {name: float(x) for name, x in SETS.items()}
+    monkeypatch.setattr(synthetic_study, "MULTIPLES", [1.0, 1.5, 2.0])
+    monkeypatch.setattr(synthetic_study, "FACTORS", {"last": 0, "f25": 1})
+    monkeypatch.setattr(synthetic_study, "loss", made_up_loss)
+    monkeypatch.setattr(synthetic_study, "set_losses", lacking)
+    synthetic_study.write_study(tmp_path / "study", study=study)
+    with study_files.open_study(tmp_path / "study") as opened:
+        board = leaderboard.make(Results(opened))
+    assert find(board.best, FIRST).settings == "η 0.03‡"  # the only one with a loss at 1x and 2x
+
+
+def test_tokens_are_counted_on_reported_sets_and_seeds(with_sets):
+    board = leaderboard.make(with_sets)
+    seeds = (1, 2)
+    gain = np.mean([0.5, 0.1, 0.2, 0.4])
+    muon = {m: np.mean([LOSSES[f"muon-peak=0.01-seed={x}"][m][0] for x in seeds]) for m in (1, 2)}
+    target = np.mean([LOSSES[f"cosine-peak=0.03-horizon=2x-seed={x}"][2][0] for x in seeds])
+    assert muon[2] - gain < muon[1] - gain < target + 0.5
+    expected = crossing({m: x - gain for m, x in muon.items()}, target) / 2
+    assert find(board.best, FIRST).fraction == pytest.approx(expected, rel=0.2)
+
+
 def test_page_says_which_sets_and_seeds_are_reported(with_sets, tmp_path):
     board = leaderboard.make(with_sets)
     leaderboard_markdown.write(tmp_path / "page.md", with_sets, board)

@@ -58,12 +58,34 @@ def test_grouped_queries_keep_their_groups(tmp_path):
     assert taken(*configurations(tmp_path, small, model__kind="llama"))["model.kv_heads"] == 8
 
 
+def test_heads_of_a_size_of_their_own_keep_it(tmp_path):
+    settings = taken(*configurations(tmp_path, {"model__head_size": 6}))
+    assert (settings["model.heads"], settings["model.head_size"]) == (16, 6)
+    built = small_run.config(
+        tmp_path / "c", **{**WIDE, **{x.replace(".", "__"): y for x, y in settings.items()}}
+    )
+    assert built.model.head_width == 6
+
+
+def test_schedule_with_an_end_is_trained_to_it(tmp_path):
+    cosine = {"schedule": {"kind": "cosine", "peak": 0.1, "warmup": "3 steps", "horizon": "1x"}}
+    small = small_run.config(tmp_path / "a", **cosine, stop="horizon")
+    large = small_run.config(tmp_path / "b", **WIDE, stop="4x")
+    settings = {x.name: x.value for x in plan(small, large)}
+    assert (settings["stop"], settings["schedule.horizon"]) == ("horizon", "1x")
+
+
 @pytest.mark.parametrize(
     ("small", "large", "named"),
     [
         ({"model__kind": "llama"}, {}, "model.kind"),
         ({"optimizer__kind": "anytime_jax.lab.optimizers:AMUSE"}, {}, "AMUSE"),
-        ({"model__head_size": 6}, {"model__width": 64}, "heads of 6"),
+        (
+            {"model__width": 24, "model__heads": 3},
+            {"model__width": 36, "model__heads": 2},
+            "a multiple of 8",
+        ),
+        ({}, {"initial_weights": "elsewhere"}, "initial_weights"),
     ],
 )
 def test_runs_to_which_the_rules_do_not_apply_are_refused(small, large, named, tmp_path):
