@@ -680,12 +680,12 @@ def _check(config: Config) -> None:
         allowed = f"another name than those of weights: {', '.join(labels)}"
         setting = "eval.sets" if config.eval.sets else "data.mixture"
         require(name not in labels, setting, name, allowed)
-    follows_width = vars(type(config.optimizer)).get("scales_with_width", False)
+    follows_width = vars(type(config.optimizer)).get("follows_width", False)
     if config.model.parametrization == "mup" and not follows_width:
         raise ValueError(
             f"optimizer.kind = {OPTIMIZERS.name_of(type(config.optimizer))!r} has no rule for the "
             'width, and model.parametrization = "mup" needs one: give a kind with '
-            'scales_with_width, such as "adamw", or "standard"'
+            'follows_width, such as "adamw", or "standard"'
         )
     if config.model.parametrization == "mup" and config.initial_weights:
         raise ValueError(

@@ -47,7 +47,7 @@ class AdamW:
     """
 
     kind: ClassVar[str] = "adamw"
-    scales_with_width: ClassVar[bool] = True
+    follows_width: ClassVar[bool] = True
 
     b1: float = 0.9
     b2: float = 0.98

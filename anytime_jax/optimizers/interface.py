@@ -46,7 +46,7 @@ class RunInfo:
       constrain_stack: shards the first axis of an array of many matrices.
       width_growth: the width over the width at which the learning rate was tuned, for a model that
         is parametrized for it ("mup"), else 1. An optimizer that follows it says so with
-        `scales_with_width = True`.
+        `follows_width = True`.
       growing_matrices: names of the matrices whose rows and columns both grow with the width.
 
     Examples:
@@ -109,7 +109,7 @@ class Optimizer(Protocol):
     """The settings of a method, which make its transform.
 
     The state of the transform may have a node with read-outs (`optimizers.readouts`). A class whose
-    updates follow `RunInfo.width_growth` says so with an attribute of its own, `scales_with_width =
+    updates follow `RunInfo.width_growth` says so with an attribute of its own, `follows_width =
     True`, which subclasses do not inherit.
 
     Examples:

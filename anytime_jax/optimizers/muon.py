@@ -78,7 +78,7 @@ class Muon(AdamW):
     """
 
     kind: ClassVar[str] = "muon"
-    scales_with_width: ClassVar[bool] = True
+    follows_width: ClassVar[bool] = True
 
     momentum: float = 0.95
     scale: Scale = "adam"

@@ -49,7 +49,7 @@ class Pace(AdamW):
     """
 
     kind: ClassVar[str] = "pace"
-    scales_with_width: ClassVar[bool] = True
+    follows_width: ClassVar[bool] = True
 
     pullback: float = 0.15
     ema_power: float = 0.2

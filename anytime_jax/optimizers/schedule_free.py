@@ -51,7 +51,7 @@ class ScheduleFreeAdamW:
     """
 
     kind: ClassVar[str] = "schedule_free_adamw"
-    scales_with_width: ClassVar[bool] = True
+    follows_width: ClassVar[bool] = True
 
     b2: float = 0.98
     epsilon: float = 1e-8

@@ -36,6 +36,9 @@ def print_summary(plan: Plan, evaluator: SetEvaluator, say: Callable[[str], None
         point = config.clock.describe(config.branch_step)
         say(f"branch   of {config.branch.from_run}, which it leaves at {point}")
     say(f"rate     {_describe_rate(config)}")
+    if config.model.base_width:
+        growth = config.model.width_growth
+        say(f"width    mup, {growth:g} x the base of {config.model.base_width} (docs/width.md)")
     if config.clock.growth:
         say(f"batch    {_describe_batch(plan)}")
     if config.initial_weights and plan.step == 0:

@@ -20,10 +20,10 @@ from anytime_jax.config.model import Llama, Olmo, Olmo2
 from anytime_jax.errors import InputError
 from anytime_jax.formats import model_format, model_reader, model_writer
 from anytime_jax.formats.model_reader import WEIGHTS
-from anytime_jax.lab.width.coordinate_check import measure, model_of_width
 from anytime_jax.models import decoder
 from anytime_jax.models.loss import token_losses
 from anytime_jax.training.optimizer import make_optimizer
+from benchmarks.coordinate_check import measure, model_of_width
 
 SHAPE = {"layers": 2, "heads": 4, "width": 64, "mlp_width": 96, "vocab_size": 64}
 SHAPE |= {"embedding_rows": 64, "length": 32, "dtype": "float32", "attention": "plain"}

@@ -67,6 +67,8 @@ class Standing:
       average_gaps: differences to the tuned cosine read out through its average.
       own_gaps: differences to the tuned cosine of the same optimizer, read out alike: through its
         live weights, or through its average.
+      selecting: the largest difference on what selects: the worst mean gap, or with reported sets
+        the first seed's on the other sets.
       fraction: tokens to the reference's last loss, over the reference's tokens; infinite if the
         entry was trained as long and did not reach it, NaN if it was not trained as long.
       copies: copies of the weights, without the parameters and the gradient.
@@ -81,6 +83,7 @@ class Standing:
     gaps: Mapping[float, Gap]
     average_gaps: Mapping[float, Gap]
     own_gaps: Mapping[float, Gap]
+    selecting: float
     fraction: float
     copies: float
     time: float | None
@@ -144,7 +147,11 @@ def make(results: Results, update_times: Mapping[str, float] | None = None) -> L
     standings = [x for family in _families(results) for x in reference.standings(family)]
     standings.sort(key=lambda x: (math.isnan(x.worst), x.worst, x.mean))
     selected = [x for x in standings if x.selected]
-    best = {x.entry.method: x for x in reversed(selected)}
+    best: dict[tuple[str, str], Standing] = {}
+    for x in selected:
+        before = best.setdefault(x.entry.method, x)
+        if x.selecting < before.selecting:
+            best[x.entry.method] = x
     first = [x for x in selected if x is best[x.entry.method] or x.entry == reference.entry]
     in_first = {x.entry for x in first}
     reached = {x.entry for x in selected}
@@ -272,17 +279,29 @@ class _Reference:
         config = _config(self._results, curve)
         if config.optimizer not in self._copies:
             self._copies[config.optimizer] = _moments(config)
+        gaps = self._gaps(selection, self._cosines)
+        selecting = max((gap.mean for gap in gaps.values()), default=math.nan)
+        if self._results.reported_sets:
+            selecting = max(
+                (
+                    x.losses[m] - self._cosines[m].losses[m]
+                    for m, x in selection.items()
+                    if m in self._cosines
+                ),
+                default=math.nan,
+            )
         return Standing(
             entry=entry,
             settings=self._settings(selection, varying, selected),
             selected=selected,
             tried=tried,
             multiples=self.multiples,
-            gaps=self._gaps(selection, self._cosines),
+            gaps=gaps,
             average_gaps=self._gaps(selection, self._averaged),
             own_gaps=self._gaps(
                 selection, self._own.get((entry.optimizer, entry.read_out != LIVE), {})
             ),
+            selecting=selecting,
             fraction=self._fraction(selection) if last in selection else math.nan,
             copies=self._copies[config.optimizer] + (entry.read_out in config.averaging_rules),
             time=1.0 if entry.optimizer == ADAMW else self._update_times.get(entry.optimizer),

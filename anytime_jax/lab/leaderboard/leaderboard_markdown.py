@@ -99,8 +99,9 @@ def _noise(results: Results) -> str:
         f"Gaps are means over {len(results.reported_sets)} validation sets, and over the seeds "
         "that did not select, of the paired difference (same initial weights, same data) ± the "
         "larger of two standard errors: over the seeds, and by the bootstrap over the sets. With "
-        "one seed, the one that selected, they have no error. **Settings** were selected with the "
-        f"first seed, by the mean of {selecting} other sets"
+        "*seeds* 0 they are the gaps of the seed that selected, without an error. **Settings** "
+        "and the read-outs of the first table were selected with the first seed, by the mean of "
+        f"{selecting} other sets"
     )
 
 
@@ -150,13 +151,18 @@ def _cells(standing: Standing, board: Leaderboard) -> list[str]:
         read_out,
         standing.settings,
         str(standing.tried),
-        str(min(gap.seeds for gap in standing.gaps.values())),
+        str(min(_seeds(gap) for gap in standing.gaps.values())),
         *gaps,
         *(_number_cell(x, "+.4f") for x in _summaries(standing)),
         _fraction_cell(standing.fraction),
         _number_cell(standing.copies, ".2f"),
         _number_cell(standing.time, ".2f"),
     ]
+
+
+def _seeds(gap: Gap) -> int:
+    """The number of seeds; on reported sets, of those that did not select."""
+    return 0 if gap.sets > 1 and math.isnan(gap.others) else gap.seeds
 
 
 def _summaries(standing: Standing) -> tuple[float, ...]:
@@ -168,6 +174,8 @@ def _gap_cell(gap: Gap | None, is_reference: bool = False) -> str:
         return "-"
     if is_reference:
         return "0"
+    if math.isnan(gap.mean):
+        return "diverged"
     error = max(gap.stderr, gap.stderr_of_sets)
     return f"{gap.mean:+.4f}" + (f" ± {error:.4f}" if gap.seeds > 1 else "")
 
@@ -209,7 +217,7 @@ def _csv_gap(gap: Gap | None) -> list[str]:
         return [""] * 4 + ["0"]
     of_sets = gap.stderr_of_sets if gap.sets > 1 else None
     noise = (gap.stderr if gap.seeds > 1 else None, of_sets, gap.half_width)
-    return [f"{gap.mean:.6f}", *(_number(x, ".6f") for x in noise), str(gap.seeds)]
+    return [f"{gap.mean:.6f}", *(_number(x, ".6f") for x in noise), str(_seeds(gap))]
 
 
 def _number(value: float | None, form: str) -> str:

@@ -33,7 +33,7 @@ from anytime_jax.lab.package_text.download import (
     Package,
     download,
 )
-from anytime_jax.lab.package_text.repeated_runs import piece_bytes, remove_lines, repeated_tokens
+from anytime_jax.lab.package_text.repeated_text import piece_bytes, remove_lines, repeated_tokens
 from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.storage.json_files import json_digest, read_json, write_json
 

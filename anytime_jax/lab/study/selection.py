@@ -173,10 +173,11 @@ def losses_by_seed(
 
 def _bootstrap_error(values: np.ndarray) -> float:
     """The standard error of the mean of values that are drawn again, with replacement."""
-    if len(values) < 2:
-        return 0.0
+    if len(values) < 2 or not np.isfinite(values).all():
+        return 0.0 if len(values) < 2 else math.nan
     result = stats.bootstrap((values,), np.mean, n_resamples=2_000, method="percentile", rng=0)
-    return float(result.standard_error)
+    # Drawn from the values themselves, means vary too little by this factor.
+    return float(result.standard_error) * math.sqrt(len(values) / (len(values) - 1))
 
 
 def at_grid_edge(results: Results, curve: LossCurve, multiples: Sequence[float]) -> list[str]:

@@ -1,5 +1,6 @@
-"""The width of a model: what a larger one takes from a small run, and the check that it may.
+"""The width of a model: what a larger one takes from a small run whose learning rate was tuned.
 
-Begin with `plan_command.py`; `coordinate_check.py` measures how activations and
-their changes depend on the width.
+The rules are those of `model.parametrization = "mup"`, and live where they act: initial weights and
+logits in `models/decoder.py`, rates in the optimizers. `plan_command.py` says what to set, and why;
+begin there. `benchmarks/coordinate_check.py` measures that the rules hold.
 """

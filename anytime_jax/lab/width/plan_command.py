@@ -23,15 +23,14 @@ from anytime_jax.errors import InputError
 from anytime_jax.models import decoder
 from anytime_jax.tables import Column, Table
 
-EXAMPLES = ("--from=runs/small --config=150m_inv_sqrt",)
+EXAMPLES = ("--from=runs/quickstart --config=quickstart --config.model.width=256",)
 
 _SAME = "the same at any width"
 _WHY = {
     "optimizer.epsilon": "gradients fall as the width grows, and so does epsilon in the program",
     "optimizer.weight_decay": "the same: rate x decay does not depend on the width",
-    "optimizer.adam_rate": "the ratio of the two rates holds with scale = 'fans'",
-    "schedule.peak": "the rates of matrices fall with the width in the program, see below",
-    "clip_norm": "the norm of the gradient hardly depends on the width under mup",
+    "schedule.peak": "what depends on the width is in the program, see below",
+    "clip_norm": "under mup the norm of the gradient does not grow with the width",
 }
 
 
@@ -129,11 +128,11 @@ def _check(small: Config, large: Config) -> None:
             f"config.initial_weights = {large.initial_weights!r}: weights of another model have no "
             "base width; leave them out"
         )
-    if not vars(type(small.optimizer)).get("scales_with_width", False):
+    if not vars(type(small.optimizer)).get("follows_width", False):
         raise InputError(
             f"the optimizer of the small run, {type(small.optimizer).__name__}, has no rule for "
             "the width: tune AdamW, Muon, Pace or ScheduleFreeAdamW, or a class of your own with "
-            "scales_with_width = True"
+            "follows_width = True"
         )
 
 
@@ -142,18 +141,23 @@ def _rates(small: Config, large: Config) -> str:
     growth = large.model.width / (small.model.base_width or small.model.width)
     matrices = sorted(decoder.growing_matrices(large.model))
     peak = getattr(small.learning_rate, "peak", None)
-    if "scale" in _optimizer(small):
-        return (
-            f"rates: the peak of {peak:g} for all parameters; Muon's own scale of a matrix, "
-            f"{_optimizer(small)['scale']!r}, follows its shape"
+    optimizer = _optimizer(small)
+    if "scale" in optimizer:
+        text = (
+            f"the peak of {peak:g} for {', '.join(matrices)}, whose updates have the scale "
+            f"{optimizer['scale']!r} of their shape, and {peak * optimizer['adam_rate']:g}"
         )
-    return (
-        f"rates: the peak of {peak:g} over {growth:g} for {', '.join(matrices)}, and {peak:g} for "
-        f"all others; logits are divided by {growth:g}"
-    )
+    else:
+        text = f"the peak of {peak:g} over {growth:g} for {', '.join(matrices)}, and {peak:g}"
+    return f"rates: {text} for all others; logits are divided by {growth:g}"
 
 
 def _open_questions(small: Config, large: Config) -> Iterator[str]:
+    if large.model.width < small.model.width:
+        yield (
+            f"nothing to a narrower model: {large.model.width} is less than the small run's "
+            f"{small.model.width}, and what is best there was not tried"
+        )
     if small.model.layers != large.model.layers:
         yield (
             f"the depth, {small.model.layers} to {large.model.layers} layers: no rule for it is "
@@ -162,8 +166,8 @@ def _open_questions(small: Config, large: Config) -> Iterator[str]:
     tokens = [x.batch_size * x.model.length for x in (small, large)]
     if tokens[0] != tokens[1]:
         yield (
-            f"the batch, {tokens[0]:,} to {tokens[1]:,} tokens: a larger one allows a larger peak; "
-            "the study had equal ones"
+            f"the batch, {tokens[0]:,} to {tokens[1]:,} tokens: a larger one allows a larger peak, "
+            "and times in steps are other numbers of tokens"
         )
     if _optimizer(small).get("scale") == "adam":
         yield (
@@ -193,5 +197,5 @@ def _read_run(run_dir: Path, trust: Any) -> Config:
 
 def _text(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:g}"
+        return repr(value)
     return "-" if value is None else value if isinstance(value, str) else format_value(value)

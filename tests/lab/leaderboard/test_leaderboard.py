@@ -221,8 +221,7 @@ def test_gaps_are_over_reported_sets_and_over_seeds_that_did_not_select(with_set
     assert gap.seeds == 2
     assert gap.mean == pytest.approx(np.mean(of_seeds))
     assert gap.stderr == pytest.approx(stats.sem(of_seeds))
-    # The bootstrap of a mean has the error of the mean with a variance over the number of values.
-    assert gap.stderr_of_sets == pytest.approx(np.std([0.5, 0.1, 0.2, 0.4]) / 2, rel=0.05)
+    assert gap.stderr_of_sets == pytest.approx(stats.sem([0.5, 0.1, 0.2, 0.4]), rel=0.05)
     wide = stats.t.ppf(0.975, 3) * gap.stderr_of_sets
     assert gap.half_width == pytest.approx(max(wide, stats.t.ppf(0.975, 1) * gap.stderr))
 

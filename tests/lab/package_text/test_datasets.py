@@ -16,7 +16,7 @@ from anytime_jax.data.token_arrays import TokenReader
 from anytime_jax.errors import InputError
 from anytime_jax.lab.package_text import datasets, download, package_text_command
 from anytime_jax.lab.package_text.download import LANGUAGES, Package, read_list
-from anytime_jax.lab.package_text.repeated_runs import RUN
+from anytime_jax.lab.package_text.repeated_text import RUN
 
 SIZE = 300  # of the vocabulary
 PACKAGES = [

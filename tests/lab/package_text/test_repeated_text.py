@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from anytime_jax.corpus.vocabulary import train_vocabulary
-from anytime_jax.lab.package_text.repeated_runs import (
+from anytime_jax.lab.package_text.repeated_text import (
     RUN,
     piece_bytes,
     remove_lines,

@@ -1,6 +1,6 @@
 """The coordinate check: how the size of activations and of their changes depends on the width.
 
-    python -m anytime_jax.lab.width.coordinate_check
+    python -m benchmarks.coordinate_check
 
 Models of several widths take ten updates on one batch of random tokens. For every activation, the
 slope of log(root mean square) against log(width) is fitted: of the activation before training, and
