@@ -450,6 +450,11 @@ class Config(Settings):
         """Windows evaluated at once: longer ones are fewer, so that the tokens stay the same."""
         return max(self.eval.batch_size * self.clock.length // self.model.length, 1)
 
+    @property
+    def follows_width(self) -> bool:
+        """Whether the class of the optimizer itself follows the width (`optimizers.RunInfo`)."""
+        return bool(vars(type(self.optimizer)).get("follows_width", False))
+
     @functools.cached_property
     def set_weights(self) -> dict[str, float]:
         """The weight of every validation set in the mean; the sum is 1."""
@@ -680,8 +685,7 @@ def _check(config: Config) -> None:
         allowed = f"another name than those of weights: {', '.join(labels)}"
         setting = "eval.sets" if config.eval.sets else "data.mixture"
         require(name not in labels, setting, name, allowed)
-    follows_width = vars(type(config.optimizer)).get("follows_width", False)
-    if config.model.parametrization == "mup" and not follows_width:
+    if config.model.parametrization == "mup" and not config.follows_width:
         raise ValueError(
             f"optimizer.kind = {OPTIMIZERS.name_of(type(config.optimizer))!r} has no rule for the "
             'width, and model.parametrization = "mup" needs one: give a kind with '

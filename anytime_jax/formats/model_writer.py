@@ -121,9 +121,11 @@ def _fold_growth(
     What divides the logits goes into the scale of the final norm, so that a tied head stays one.
     """
     growth, name = config.width_growth, "final_norm/scale"
+    if growth == 1:
+        return config, layers
     folded = (scale / np.float32(growth) for scale in layers[name])
-    config = dataclasses.replace(config, parametrization="standard", base_width=0)
-    return config, layers if growth == 1 else {**layers, name: folded}
+    standard = dataclasses.replace(config, parametrization="standard", base_width=0)
+    return standard, {**layers, name: folded}
 
 
 def _write_weights(

@@ -73,7 +73,7 @@ class AdamW:
         As the width grows, gradients fall in proportion, and so does epsilon.
         """
         adam = optax.scale_by_adam(self.b1, self.b2, self.epsilon / run.width_growth)
-        return optax.chain(adam, scale_with_width(run)) if run.width_growth != 1 else adam
+        return scale_with_width(adam, run)
 
 
 def descend(

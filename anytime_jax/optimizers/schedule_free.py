@@ -71,8 +71,7 @@ class ScheduleFreeAdamW:
         """Returns Optax's transform, whose state has read-outs."""
         epsilon = self.epsilon / run.width_growth
         rms = optax.scale_by_rms(self.b2, epsilon, eps_in_sqrt=False, bias_correction=True)
-        direction = optax.chain(rms, scale_with_width(run)) if run.width_growth != 1 else rms
-        descent = descend(direction, self.weight_decay, run, self.decay_mask)
+        descent = descend(scale_with_width(rms, run), self.weight_decay, run, self.decay_mask)
         # Optax counts the updates of the wrapper from 1.
         method = optax.contrib.schedule_free(
             descent, lambda count: run.learning_rate(count - 1), self.interpolation

@@ -32,6 +32,7 @@ from anytime_jax.lab.study.selection import (
     closest,
     gap_at,
     losses_by_seed,
+    reported_seeds,
 )
 from anytime_jax.plotting import schedule_name
 from anytime_jax.training import state_memory, step
@@ -147,11 +148,8 @@ def make(results: Results, update_times: Mapping[str, float] | None = None) -> L
     standings = [x for family in _families(results) for x in reference.standings(family)]
     standings.sort(key=lambda x: (math.isnan(x.worst), x.worst, x.mean))
     selected = [x for x in standings if x.selected]
-    best: dict[tuple[str, str], Standing] = {}
-    for x in selected:
-        before = best.setdefault(x.entry.method, x)
-        if x.selecting < before.selecting:
-            best[x.entry.method] = x
+    by_selecting = sorted(selected, key=lambda x: (math.isnan(x.selecting), x.selecting))
+    best = {x.entry.method: x for x in reversed(by_selecting)}
     first = [x for x in selected if x is best[x.entry.method] or x.entry == reference.entry]
     in_first = {x.entry for x in first}
     reached = {x.entry for x in selected}
@@ -280,16 +278,9 @@ class _Reference:
         if config.optimizer not in self._copies:
             self._copies[config.optimizer] = _moments(config)
         gaps = self._gaps(selection, self._cosines)
-        selecting = max((gap.mean for gap in gaps.values()), default=math.nan)
+        selecting = [gap.mean for gap in gaps.values()]
         if self._results.reported_sets:
-            selecting = max(
-                (
-                    x.losses[m] - self._cosines[m].losses[m]
-                    for m, x in selection.items()
-                    if m in self._cosines
-                ),
-                default=math.nan,
-            )
+            selecting = [selection[m].losses[m] - self._cosines[m].losses[m] for m in gaps]
         return Standing(
             entry=entry,
             settings=self._settings(selection, varying, selected),
@@ -301,7 +292,7 @@ class _Reference:
             own_gaps=self._gaps(
                 selection, self._own.get((entry.optimizer, entry.read_out != LIVE), {})
             ),
-            selecting=selecting,
+            selecting=max(selecting, default=math.nan),
             fraction=self._fraction(selection) if last in selection else math.nan,
             copies=self._copies[config.optimizer] + (entry.read_out in config.averaging_rules),
             time=1.0 if entry.optimizer == ADAMW else self._update_times.get(entry.optimizer),
@@ -338,9 +329,8 @@ class _Reference:
             if m <= last
         }
         target = losses_by_seed(self._results, self._cosines[last], last)
-        seeds = sorted({*target}.intersection(*losses.values()))
-        if self._results.reported_sets and len(seeds) > 1:
-            seeds = [x for x in seeds if x != selection[last].seed]
+        common = sorted({*target}.intersection(*losses.values()))
+        seeds = reported_seeds(self._results, selection[last], common)
         means = {m: _mean(each[x] for x in seeds) for m, each in losses.items()}
         return crossing(means, _mean(target[x] for x in seeds)) / last
 

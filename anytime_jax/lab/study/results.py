@@ -321,17 +321,14 @@ def _read_run(
         {_multiple(clock, row.step): of_set for row, of_set in evaluations(rows, name)}
         for name in _reported_sets(config)
     ]
+    reported: dict[float, dict[str, list[float]]] = {}
     if by_set:  # an evaluation without one of the sets does not count
         losses = {
             m: {k: x for k, x in each.items() if all(k in of_set.get(m, {}) for of_set in by_set)}
             for m, each in losses.items()
         }
         losses = {m: each for m, each in losses.items() if each}
-    reported = {
-        m: {label: [x[m][label] for x in by_set] for label in each}
-        for m, each in losses.items()
-        if by_set
-    }
+        reported = {m: {k: [x[m][k] for x in by_set] for k in losses[m]} for m in losses}
     state = f"at {clock.multiple(rows[-1].step):.3g}x" if rows else "missing"
     return RunResult(
         name=run.name,

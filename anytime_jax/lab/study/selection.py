@@ -142,17 +142,14 @@ def _long_curves(curves: Sequence[LossCurve], cosines: Selection) -> list[LossCu
 def gap_at(results: Results, curve: LossCurve, multiple: float, cosines: Selection) -> Gap:
     """Returns the difference of a curve to the envelope at a multiple, with its noise.
 
-    The envelope of another seed has the settings that the first seed selected. With reported sets,
-    the first seed is left out if there are others.
+    The envelope of another seed has the settings that the first seed selected.
     """
     ours, theirs = (losses_by_seed(results, x, multiple) for x in (curve, cosines[multiple]))
-    common = [seed for seed in ours if seed in theirs]
-    if results.reported_sets and len(common) > 1:
-        common = [seed for seed in common if seed != curve.seed]
-    each = np.array([ours[seed] - theirs[seed] for seed in common])
+    reported = reported_seeds(results, curve, [seed for seed in ours if seed in theirs])
+    each = np.array([ours[seed] - theirs[seed] for seed in reported])
     seeds, sets = each.shape  # number of seeds by number of sets
     of_seed = each.mean(axis=1)
-    fresh = [float(x) for seed, x in zip(common, of_seed, strict=True) if seed != curve.seed]
+    fresh = [float(x) for seed, x in zip(reported, of_seed, strict=True) if seed != curve.seed]
     return Gap(
         float(each.mean()),
         float(of_seed.std(ddof=1)) / math.sqrt(seeds) if seeds > 1 else 0.0,
@@ -161,6 +158,17 @@ def gap_at(results: Results, curve: LossCurve, multiple: float, cosines: Selecti
         _bootstrap_error(each.mean(axis=0)),
         sets,
     )
+
+
+def reported_seeds(
+    results: Results, curve: LossCurve, seeds: Sequence[tuple[int, int]]
+) -> Sequence[tuple[int, int]]:
+    """Returns the seeds that are reported: with reported sets, not the one that selected.
+
+    It is left in if there is no other.
+    """
+    fresh = [x for x in seeds if x != curve.seed]
+    return fresh if results.reported_sets and fresh else seeds
 
 
 def losses_by_seed(

@@ -82,7 +82,7 @@ def plan(small: Config, large: Config) -> Iterator[Setting]:
     """
     _check(small, large)
     now, ours = (flatten(x.to_dict()) for x in (large, small))
-    model, base = large.model, small.model.base_width or small.model.width
+    model, base = large.model, _base_width(small)
     head, heads = small.model.head_width, small.model.heads * model.width // small.model.width
     groups = small.model.heads // small.model.key_heads
     if heads * small.model.width != small.model.heads * model.width or heads % groups:
@@ -128,7 +128,7 @@ def _check(small: Config, large: Config) -> None:
             f"config.initial_weights = {large.initial_weights!r}: weights of another model have no "
             "base width; leave them out"
         )
-    if not vars(type(small.optimizer)).get("follows_width", False):
+    if not small.follows_width:
         raise InputError(
             f"the optimizer of the small run, {type(small.optimizer).__name__}, has no rule for "
             "the width: tune AdamW, Muon, Pace or ScheduleFreeAdamW, or a class of your own with "
@@ -138,7 +138,7 @@ def _check(small: Config, large: Config) -> None:
 
 def _rates(small: Config, large: Config) -> str:
     """Says how the rates of the parameters differ from the small run's."""
-    growth = large.model.width / (small.model.base_width or small.model.width)
+    growth = large.model.width / _base_width(small)
     matrices = sorted(decoder.growing_matrices(large.model))
     peak = getattr(small.learning_rate, "peak", None)
     optimizer = _optimizer(small)
@@ -179,6 +179,10 @@ def _open_questions(small: Config, large: Config) -> Iterator[str]:
             "the horizon of the weight decay: its memory is a number of updates, which suits the "
             "length of the small run"
         )
+
+
+def _base_width(small: Config) -> int:
+    return small.model.base_width or small.model.width
 
 
 def _optimizer(config: Config) -> Mapping[str, Any]:

@@ -188,21 +188,29 @@ def test_third_reference_is_the_cosine_of_the_same_optimizer(root):
 SETS = {"chosen": 1, "b": 0, "c": 0, "d": 0, "e": 0}
 
 
+@pytest.fixture(name="open_with_sets")
+def open_with_sets_fixture(tmp_path, monkeypatch):
+    """Opens the study with one set that selects settings and four that are reported."""
+
+    def open_study(set_losses):
+        study = make_study()
+        for run in study.runs:
+            run.config.eval.sets = {name: f"data/{name}" for name in SETS}
+            run.config.eval.weights = {name: float(x) for name, x in SETS.items()}
+        monkeypatch.setattr(synthetic_study, "MULTIPLES", [1.0, 1.5, 2.0])
+        monkeypatch.setattr(synthetic_study, "FACTORS", {"last": 0, "f25": 1})
+        monkeypatch.setattr(synthetic_study, "loss", made_up_loss)
+        monkeypatch.setattr(synthetic_study, "set_losses", set_losses)
+        synthetic_study.write_study(tmp_path / "study", study=study)
+        with study_files.open_study(tmp_path / "study") as opened:
+            return Results(opened)
+
+    return open_study
+
+
 @pytest.fixture(name="with_sets")
-def with_sets_fixture(tmp_path, monkeypatch):
-    """Results of the study with one set that selects settings and four that are reported."""
-    study = make_study()
-    for run in study.runs:
-        run.config.eval.sets = {name: f"data/{name}" for name in SETS}
-        run.config.eval.weights = {name: float(x) for name, x in SETS.items()}
-    monkeypatch.setattr(synthetic_study, "MULTIPLES", [1.0, 1.5, 2.0])
-    monkeypatch.setattr(synthetic_study, "FACTORS", {"last": 0, "f25": 1})
-    monkeypatch.setattr(synthetic_study, "loss", made_up_loss)
-    monkeypatch.setattr(synthetic_study, "set_losses", made_up_set_losses)
-    root = tmp_path / "study"
-    synthetic_study.write_study(root, study=study)
-    with study_files.open_study(root) as opened:
-        yield Results(opened)
+def with_sets_fixture(open_with_sets):
+    return open_with_sets(made_up_set_losses)
 
 
 def made_up_set_losses(run, multiple, label, seed):
@@ -226,24 +234,14 @@ def test_gaps_are_over_reported_sets_and_over_seeds_that_did_not_select(with_set
     assert gap.half_width == pytest.approx(max(wide, stats.t.ppf(0.975, 1) * gap.stderr))
 
 
-def test_evaluation_without_a_reported_set_does_not_count(tmp_path, monkeypatch):
+def test_evaluation_without_a_reported_set_does_not_count(open_with_sets):
     def lacking(run, multiple, label, seed):
         losses = made_up_set_losses(run, multiple, label, seed)
         if run.name == "muon-peak=0.01" and multiple == 1:
             del losses["d"]
         return losses
 
-    study = make_study()
-    for run in study.runs:
-        run.config.eval.sets = {name: f"data/{name}" for name in SETS}
-        run.config.eval.weights = {name: float(x) for name, x in SETS.items()}
-    monkeypatch.setattr(synthetic_study, "MULTIPLES", [1.0, 1.5, 2.0])
-    monkeypatch.setattr(synthetic_study, "FACTORS", {"last": 0, "f25": 1})
-    monkeypatch.setattr(synthetic_study, "loss", made_up_loss)
-    monkeypatch.setattr(synthetic_study, "set_losses", lacking)
-    synthetic_study.write_study(tmp_path / "study", study=study)
-    with study_files.open_study(tmp_path / "study") as opened:
-        board = leaderboard.make(Results(opened))
+    board = leaderboard.make(open_with_sets(lacking))
     assert find(board.best, FIRST).settings == "η 0.03‡"  # the only one with a loss at 1x and 2x
 
 
