@@ -5,7 +5,8 @@
 
 `python -m anytime_jax.main` trains the same run twice: uninterrupted, and stopped and resumed half
 way, where both save. Their records are compared number by number, except timings. On a GPU,
-`--xla_gpu_deterministic_ops` makes results repeatable, at some cost in speed.
+`--xla_gpu_deterministic_ops` makes results repeatable, at the cost of cuDNN's attention, which XLA
+does not run with it.
 """
 
 import argparse
@@ -95,7 +96,7 @@ def _run(command: Sequence[str]) -> None:
         check=False,
     )
     if process.returncode:
-        output = process.stdout[-300:]
+        output = process.stdout[-3000:]
         raise RunError(f"the run ended with status {process.returncode}: {output}")
 
 

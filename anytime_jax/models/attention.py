@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from anytime_jax.config.model import Attention, ModelConfig
+from anytime_jax.distributed import xla_settings
 from anytime_jax.distributed.sharding import UNCONSTRAINED, ShardingConstraint
 from anytime_jax.models.mixed_einsum import Precision, mixed_einsum
 
@@ -20,6 +21,8 @@ from anytime_jax.models.mixed_einsum import Precision, mixed_einsum
 # on a CPU and take half as long again to compile.
 _BLOCKS = 2
 BLOCKS_SHARE = (_BLOCKS + 1) / (2 * _BLOCKS)  # share of the scores that are computed
+# With either, XLA of jax 0.11.2 compiles cuDNN's attention and fails to run it (raw_hash_map::at).
+_DETERMINISTIC_FLAGS = ("xla_gpu_deterministic_ops", "xla_gpu_exclude_nondeterministic_ops")
 # Sizes of splash attention's blocks of queries and keys, which must divide the length.
 _SPLASH_BLOCKS = (128, 256, 384, 512)
 
@@ -71,6 +74,9 @@ def unmet_need(path: Attention, config: ModelConfig, platform: str, length: int)
     needs = {
         "cudnn": {
             "a GPU": platform == "gpu",
+            "XLA_FLAGS without deterministic operations": not any(
+                map(xla_settings.is_flag, _DETERMINISTIC_FLAGS)
+            ),
             "model.dtype = 'bfloat16'": config.dtype == "bfloat16",
             "heads of at most 128 channels, divisible by 8": (
                 config.head_width % 8 == 0 and config.head_width <= 128

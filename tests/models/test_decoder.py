@@ -196,6 +196,15 @@ def test_need_of_a_kernel_that_is_not_met_is_told(change, platform, need):
     assert (need in told) if need else told == ""
 
 
+def test_deterministic_flags_leave_cudnn(monkeypatch):
+    """XLA fails to run cuDNN's attention with them: "auto" takes another, "cudnn" is refused."""
+    config = dataclasses.replace(OLMO, dtype="bfloat16", attention="auto")
+    assert resolve_path(config, "gpu", config.length) == "cudnn"
+    monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to= --xla_gpu_deterministic_ops=true")
+    assert resolve_path(config, "gpu", config.length) == "xla"
+    assert "deterministic" in unmet_need("cudnn", config, "gpu", config.length)
+
+
 @pytest.mark.parametrize("attention", ["cudnn", "splash"])
 def test_parameters_are_made_with_any_attention(attention):
     config = dataclasses.replace(OLMO, length=128, attention=attention, dtype="bfloat16")
