@@ -4,20 +4,17 @@ The text around the markers is written by hand and stays.
 """
 
 import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from anytime_jax.config.schema import Config
-from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count
+from anytime_jax.lab import page_block
 from anytime_jax.lab.leaderboard.leaderboard import EDGE, Leaderboard, Standing
 from anytime_jax.lab.study.results import Results
 from anytime_jax.lab.study.selection import Gap
 from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.tables import Table
-
-BEGIN, END = "<!-- leaderboard -->", "<!-- end -->"
 
 
 def write(page: Path, results: Results, board: Leaderboard) -> list[Path]:
@@ -28,20 +25,8 @@ def write(page: Path, results: Results, board: Leaderboard) -> list[Path]:
     Raises:
       InputError: if the page exists and does not have the markers once.
     """
-    text = f"# Leaderboard\n\n{BEGIN}\n{END}\n"
-    if page.exists():
-        text = page.read_text("utf-8")
-    pattern = rf"{BEGIN}\n.*?{END}"
-    block = f"{BEGIN}\n{_block(results, board, page.with_suffix('.csv').name)}\n{END}"
-    text, count = re.subn(pattern, lambda _: block, text, flags=re.DOTALL)
-    if count != 1:
-        raise InputError(
-            f"--page={page} has {count} blocks from {BEGIN} to {END}: put the two markers, "
-            "each on a line, once where the tables are to be"
-        )
-    with atomic_write(page) as part:
-        part.write_text(text, encoding="utf-8")
     table = page.with_suffix(".csv")
+    page_block.write(page, "leaderboard", "Leaderboard", _block(results, board, table.name))
     with atomic_write(table) as part:
         part.write_text(_csv_table(board).to_csv(line_end="\n"), encoding="utf-8")
     return [page, table]

@@ -1,0 +1,271 @@
+"""Best peak at each width of a study, and the loss that a peak from the narrowest gives away.
+
+    python -m anytime_jax.lab.width.best_peaks --study=widths --page=docs/evidence/width.md
+
+The losses of an optimizer are fitted by parabolas in the log of the peak, one for each
+parametrization and width. Their curvature is the same, which five peaks a factor of sqrt(2) apart
+do not measure for one width alone; each seed has a level of its own. The table goes between
+<!-- best peaks --> and <!-- end --> of the page.
+"""
+
+import argparse
+import dataclasses
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from scipy import stats
+
+from anytime_jax.commands import command_line
+from anytime_jax.commands.rich_console import open_console
+from anytime_jax.config.schema import Config
+from anytime_jax.errors import InputError
+from anytime_jax.lab import page_block
+from anytime_jax.lab.study import study_files
+from anytime_jax.lab.study.results import Results
+from anytime_jax.tables import Table, numbers
+
+_STANDARD = "standard"
+_FAR = 1.01  # octaves: peaks farther from the best one that was tried are left out of the fit
+_LEAST_PEAKS = 3  # of a curve; others are left out
+_READOUTS = ("f12.5", "f25")
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """Losses of an optimizer with a parametrization at one width, by log2 of the peak and seed."""
+
+    optimizer: str
+    parametrization: str
+    width: int
+    losses: Mapping[tuple[float, int], float]
+
+    def near(self) -> dict[tuple[float, int], float]:
+        """The losses whose peak is at most an octave from the one with the least mean loss."""
+        means: dict[float, list[float]] = {}
+        for (x, _), loss in self.losses.items():
+            means.setdefault(x, []).append(loss)
+        best = min(means, key=lambda x: float(np.mean(means[x])))
+        return {key: loss for key, loss in self.losses.items() if abs(key[0] - best) < _FAR}
+
+
+@dataclasses.dataclass(frozen=True)
+class BestPeak:
+    """The least of a fitted parabola.
+
+    Attributes:
+      log_peak: log2 of the best peak.
+      error: its standard error, from the residuals of the fit.
+      is_inside: whether it is between the least and the largest peak that was tried.
+      runs: number of losses in its fit.
+    """
+
+    curve: Curve
+    log_peak: float
+    error: float
+    is_inside: bool
+    runs: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """Parabolas of one curvature for the curves of an optimizer.
+
+    Attributes:
+      curvature: nats per octave squared: a peak x octaves from the best costs curvature * x².
+      residual: standard deviation of the losses from the parabolas, in nats.
+      freedom: number of losses minus the number of parameters.
+    """
+
+    best: Sequence[BestPeak]
+    curvature: float
+    curvature_error: float
+    residual: float
+    freedom: int
+
+    def base_of(self, best: BestPeak) -> BestPeak:
+        """The best peak at the least width under the same parametrization, or the standard one.
+
+        "mup" is the standard parametrization at its base.
+        """
+        same = [x for x in self.best if x.curve.parametrization == best.curve.parametrization]
+        known = [x for x in self.best if x.curve.parametrization == _STANDARD]
+        return min([*same, *known], key=lambda x: x.curve.width)
+
+    def given_away(self, best: BestPeak) -> float:
+        """The loss above the best at a width with the best peak of the least width, in nats."""
+        return self.curvature * (best.log_peak - self.base_of(best).log_peak) ** 2
+
+
+def fit(curves: Sequence[Curve]) -> Fit:
+    """Fits the curves of an optimizer by least squares.
+
+    Raises an InputError if there are too few losses, or no parabola has a least value.
+    """
+    points = [(i, x, y) for i, curve in enumerate(curves) for x, y in sorted(curve.near().items())]
+    levels = {key: n for n, key in enumerate(sorted({(i, x[1]) for i, x, _ in points}))}
+    centers = [float(np.mean([x[0] for x in curve.near()])) for curve in curves]
+    slopes = len(levels)
+    matrix = np.zeros((len(points), slopes + len(curves) + 1))
+    for row, (i, (x, seed), _) in zip(matrix, points, strict=True):
+        row[levels[i, seed]] = 1
+        row[slopes + i] = x - centers[i]
+        row[-1] = (x - centers[i]) ** 2
+    losses = np.array([y for _, _, y in points])
+    freedom = len(points) - np.linalg.matrix_rank(matrix)
+    if freedom < 1 or np.linalg.matrix_rank(matrix) < matrix.shape[1]:
+        raise InputError(
+            f"{curves[0].optimizer}: {len(points)} runs are too few for the parabolas of "
+            f"{len(curves)} widths: train more of the study"
+        )
+    solution = np.linalg.lstsq(matrix, losses, rcond=None)[0]
+    variance = float(((losses - matrix @ solution) ** 2).sum()) / freedom
+    covariance = variance * np.linalg.inv(matrix.T @ matrix)
+    a = float(solution[-1])
+    if a <= 0:
+        raise InputError(f"{curves[0].optimizer}: its losses have no least value among the peaks")
+    found = []
+    for i, curve in enumerate(curves):
+        b = float(solution[slopes + i])
+        gradient = np.array([-1 / (2 * a), b / (2 * a * a)])  # of -b / 2a by b and a
+        at = np.ix_([slopes + i, -1], [slopes + i, -1])
+        error = math.sqrt(gradient @ covariance[at] @ gradient)
+        tried = [x for x, _ in curve.losses]
+        best = centers[i] - b / (2 * a)
+        inside = min(tried) < best < max(tried)
+        found.append(BestPeak(curve, best, error, inside, len(curve.near())))
+    curvature_error = math.sqrt(float(covariance[-1, -1]))
+    return Fit(found, a, curvature_error, math.sqrt(variance), int(freedom))
+
+
+def read_curves(results: Results, readout: str) -> dict[str, list[Curve]]:
+    """Returns the curves of every optimizer at the end of the runs, read out by one average.
+
+    Curves of fewer than three peaks are left out.
+    """
+    losses: dict[tuple[str, str, int], dict[tuple[float, int], float]] = {}
+    for run in results.runs:
+        config = results.configs[run.name]
+        found = run.reported or {m: {k: [x] for k, x in y.items()} for m, y in run.losses.items()}
+        if readout not in found.get(run.stop, {}):
+            continue
+        key = (_optimizer(config), config.model.parametrization, config.model.width)
+        peak = math.log2(config.schedule.settings["peak"])
+        losses.setdefault(key, {})[peak, run.seed[0]] = float(np.mean(found[run.stop][readout]))
+    curves: dict[str, list[Curve]] = {}
+    for (optimizer, parametrization, width), of_curve in sorted(losses.items()):
+        if len({peak for peak, _ in of_curve}) >= _LEAST_PEAKS:
+            curve = Curve(optimizer, parametrization, width, of_curve)
+            curves.setdefault(optimizer, []).append(curve)
+    return curves
+
+
+def _optimizer(config: Config) -> str:
+    name = config.optimizer.name
+    scale = getattr(config.optimizer, "scale", None)
+    return f"{name}, {scale}" if isinstance(scale, str) else name
+
+
+def powers(fit: Fit) -> dict[str, tuple[float, float]]:
+    """Returns the power of the width that the best peak follows, and its standard error.
+
+    It is by parametrization; the best peak at the base width counts for all.
+    """
+    found = {}
+    for parametrization in sorted({x.curve.parametrization for x in fit.best}):
+        of_it = [x for x in fit.best if x.curve.parametrization == parametrization]
+        points = {x.curve.width: x for x in (fit.base_of(of_it[0]), *of_it)}
+        if len(points) < 2:
+            continue
+        x = np.log2([float(width) for width in points])
+        y = np.array([best.log_peak for best in points.values()])
+        errors = np.array([best.error for best in points.values()])
+        slope = (x - x.mean()) / ((x - x.mean()) ** 2).sum()
+        found[parametrization] = float(slope @ y), float(np.sqrt((slope**2) @ errors**2))
+    return found
+
+
+def make_tables(results: Results) -> Iterator[Table]:
+    """Yields the best peaks of every optimizer and read-out, and the fits."""
+    peaks = Table(
+        "",
+        [
+            *("optimizer", "parametrization", *numbers("width"), "read-out"),
+            *numbers("best peak", "95% interval", "times the base's", "given away", "runs"),
+        ],
+    )
+    fits = Table(
+        "",
+        [
+            *("optimizer", "read-out", *numbers("curvature", "residual")),
+            *("parametrization", *numbers("power of the width", "95% interval")),
+        ],
+    )
+    for readout in _READOUTS:
+        for optimizer, curves in read_curves(results, readout).items():
+            fitted = fit(curves)
+            t = float(stats.t.ppf(0.975, fitted.freedom))
+            for best in fitted.best:
+                low, high = (2 ** (best.log_peak + s * t * best.error) for s in (-1, 1))
+                ratio = 2 ** (best.log_peak - fitted.base_of(best).log_peak)
+                peaks.add_row(
+                    *(optimizer, best.curve.parametrization, best.curve.width, readout),
+                    f"{2**best.log_peak:.3g}{'' if best.is_inside else '‡'}",
+                    f"{low:.3g} to {high:.3g}",
+                    f"{ratio:.2f}",
+                    f"{fitted.given_away(best):.4f}",
+                    best.runs,
+                )
+            for parametrization, (power, error) in powers(fitted).items():
+                fits.add_row(
+                    *(optimizer, readout),
+                    f"{fitted.curvature:.4f} ± {fitted.curvature_error:.4f}",
+                    f"{fitted.residual:.4f}",
+                    parametrization,
+                    f"{power:+.2f}",
+                    f"{power - t * error:+.2f} to {power + t * error:+.2f}",
+                )
+    yield peaks
+    yield fits
+
+
+def main(argv: Sequence[str]) -> int:
+    """Writes the tables and returns the exit status."""
+    parser = argparse.ArgumentParser(
+        "python -m anytime_jax.lab.width.best_peaks",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--study", required=True, metavar="PATH", help="study, by file, name, directory or archive")
+    add("--page", required=True, type=command_line.path, metavar="FILE", help="page, in Markdown")
+    options = parser.parse_args(argv)
+    return command_line.exit_status(lambda: _write(options))
+
+
+def _write(options: argparse.Namespace) -> int:
+    warnings: list[str] = []
+    with study_files.open_study(options.study) as study:
+        results = Results(study, warn=warnings.append)
+        peaks, fits = make_tables(results)
+    finished = sum(run.state == "finished" for run in results.runs)
+    text = "\n\n".join(
+        (
+            f"Study `{results.study.name}`: {finished} of {len(results.runs)} runs are finished. "
+            "Losses are means over the sets that are reported. Intervals are those of the fit, by "
+            "Student's t. *Given away* is the loss, in nats per token, that the best peak of the "
+            "base costs at a width. ‡: outside the peaks that were tried.",
+            peaks.to_markdown(),
+            "Curvature is in nats per octave squared, the residual in nats.",
+            fits.to_markdown(),
+        )
+    )
+    page_block.write(options.page, "best peaks", "Best peaks", text)
+    for line in (*warnings, f"{len(peaks.rows)} best peaks: {options.page}"):
+        open_console().print(line)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
