@@ -1,8 +1,5 @@
 """Losses by the position in a window: how much a model gains from what it has read before.
 
-    python -m anytime_jax.lab.loss_by_position --run=runs/quickstart --weights=f25
-    python -m anytime_jax.lab.loss_by_position --run=A --run=B --step=8x
-
 The first tokens of a window have little context, the last ones a whole window. A small decoder
 learns to use its context at some point of its training, early or late by chance: its loss then
 falls at late positions more than at early ones. The gain is the loss from a 16th to a quarter of
@@ -12,47 +9,45 @@ the window minus the loss in its second half.
 import argparse
 import itertools
 import sys
-from collections.abc import Sequence
 
 import numpy as np
 
-from anytime_jax.commands.command_line import exit_status, path, positive_int
+from anytime_jax.commands.command_line import path, positive_int
 from anytime_jax.commands.rich_console import open_console
-from anytime_jax.distributed.jax_settings import configure
+from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
+from anytime_jax.lab import module_command
 from anytime_jax.tables import Table, numbers
 from anytime_jax.weights import evaluation, saved_run, weight_names
 from anytime_jax.weights.saved_run import SavedRun
 
+EXAMPLES = ("--run=runs/quickstart", "--run=A --run=B --step=8x --weights=f12.5")
 
-def main(argv: Sequence[str]) -> int:
-    """Prints the table and returns the exit status."""
-    parser = argparse.ArgumentParser(
-        "python -m anytime_jax.lab.loss_by_position",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the command."""
     add = parser.add_argument
     add("--run", action="append", required=True, type=path, help="run directory; may be repeated")
     add("--step", default="latest", help='"latest", a step, or a milestone such as "4x"')
-    add("--weights", default="f25", help="name of the weights (default f25)")
+    add("--weights", default="f25", help="name of the weights (default: f25)")
     add("--tokens", type=positive_int, help="of each set (default: as in training)")
-    options = parser.parse_args(argv)
-    return exit_status(lambda: _print(options))
 
 
-def _print(options: argparse.Namespace) -> int:
-    runs = [saved_run.open_run(x, options.step) for x in options.run]
-    losses = [position_losses(run, options.weights, options.tokens) for run in runs]
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the table; returns the exit status."""
+    jax_settings.configure()
+    found = [saved_run.open_run(x, arguments.step) for x in arguments.run]
+    losses = [position_losses(each, arguments.weights, arguments.tokens) for each in found]
     if len({len(x) for x in losses}) > 1:
         raise InputError("the runs have windows of several lengths: give those of one model.length")
     ranges = _ranges(len(losses[0]))
     names = [f"{first + 1} to {end}" for first, end in ranges]
-    title = f"loss of {options.weights} by position in the window, nats per token"
+    title = f"loss of {arguments.weights} by position in the window, nats per token"
     table = Table(title, ["run", *numbers("mean", *names, "gain", format=".4f")])
-    for run, by_position in zip(runs, losses, strict=True):
+    for each, by_position in zip(found, losses, strict=True):
         means = [by_position[first:end].mean() for first, end in ranges]
-        table.add_row(run.run_dir.name, by_position.mean(), *means, means[1] - means[-1])
+        gain = means[min(1, len(means) - 1)] - means[-1]
+        table.add_row(each.run_dir.name, by_position.mean(), *means, gain)
     open_console().print(table)
     return 0
 
@@ -83,5 +78,4 @@ def _ranges(length: int) -> list[tuple[int, int]]:
 
 
 if __name__ == "__main__":
-    configure()
-    sys.exit(main(sys.argv[1:]))
+    module_command.main(sys.modules[__name__], "loss_by_position")

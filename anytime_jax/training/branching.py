@@ -56,7 +56,7 @@ def read_run(directory: str, name: str, trust: Trust = NOBODY) -> tuple[Config, 
     if run_file is None:
         raise InputError(
             f"{name} = {directory!r} is not a run (it has no {run_directory.RUN_FILE}): give the "
-            "directory of the trunk"
+            "directory of a run; python -m anytime_jax runs lists them"
         )
     return build_saved(run_file.get("config"), f"{name} = {directory!r}", trust), run_file
 

@@ -10,7 +10,9 @@ from paths import REPOSITORY
 
 from anytime_jax.commands import command_line, dispatch
 from anytime_jax.config import python_files, schema
+from anytime_jax.lab import loss_by_position
 from anytime_jax.lab.package_text import package_text_command
+from anytime_jax.lab.width import best_peaks
 
 CONFIGS = sorted([*python_files.SHIPPED.glob("*.py"), *python_files.SHIPPED_STUDIES.glob("*.py")])
 EXAMPLE = REPOSITORY / "docs/examples/lm_eval"
@@ -18,11 +20,21 @@ SITE = (REPOSITORY / "mkdocs.yml").read_text("utf-8")
 COMMAND = re.compile(r"^ *\$? *\S*python -m anytime_jax([. ])([\w.]+) *(.*)", re.MULTILINE)
 
 # What a module is that is run by its own name, after `anytime_jax.`
-PROGRAMS = {"main": "train", "lab.package_text": "package_text"}
+PROGRAMS = {
+    "main": "train",
+    "lab.loss_by_position": "loss_by_position",
+    "lab.package_text": "package_text",
+    "lab.width.best_peaks": "best_peaks",
+}
+MODULES = {
+    "best_peaks": best_peaks,
+    "loss_by_position": loss_by_position,
+    "package_text": package_text_command,
+}
 
 
 def import_command(name):
-    return package_text_command if name == "package_text" else dispatch.import_command(name)
+    return MODULES.get(name) or dispatch.import_command(name)
 
 
 def read_commands(path):

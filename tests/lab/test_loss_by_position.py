@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from run_command import run_command
 
 from anytime_jax import api
 from anytime_jax.checkpoints.metric_records import read_records
@@ -39,11 +40,11 @@ def test_losses_are_those_of_the_tokens_at_a_position(trained):
 def test_mean_is_the_recorded_loss_and_the_command_prints_it(trained, capsys):
     values = [row.values for row in read_records(trained)]
     recorded = [x["eval/f25/loss"] for x in values if "eval/f25/loss" in x][-1]
-    assert loss_by_position.main([f"--run={trained}"]) == 0
+    assert run_command(loss_by_position, [f"--run={trained}"]) == 0
     row = next(x for x in capsys.readouterr().out.splitlines() if x.split()[:1] == [trained.name])
     assert float(row.split()[1]) == pytest.approx(recorded, abs=1e-4)
 
 
 def test_run_that_is_not_there_is_refused(tmp_path, capsys):
-    assert loss_by_position.main([f"--run={tmp_path}/no"]) == 2
+    assert run_command(loss_by_position, [f"--run={tmp_path}/no"]) == 2
     assert "no" in capsys.readouterr().err

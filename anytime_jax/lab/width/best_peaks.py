@@ -1,6 +1,4 @@
-"""Best peak at each width of a study, and the loss that a peak from the narrowest gives away.
-
-    python -m anytime_jax.lab.width.best_peaks --study=widths --page=docs/evidence/width.md
+"""Find the best peak at each width of a study, and the loss that another width's gives away.
 
 The losses of an optimizer are fitted by parabolas in the log of the peak, one for each
 parametrization and width. Their curvature is the same, which five peaks a factor of sqrt(2) apart
@@ -21,10 +19,12 @@ from anytime_jax.commands import command_line
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config.schema import Config
 from anytime_jax.errors import InputError
-from anytime_jax.lab import page_block
+from anytime_jax.lab import module_command, page_block
 from anytime_jax.lab.study import study_files
 from anytime_jax.lab.study.results import Results
 from anytime_jax.tables import Table, numbers
+
+EXAMPLES = ("--study=widths --page=docs/evidence/width.md",)
 
 _STANDARD = "standard"
 _FAR = 1.01  # octaves: peaks farther from the best one that was tried are left out of the fit
@@ -230,23 +230,17 @@ def make_tables(results: Results) -> Iterator[Table]:
     yield fits
 
 
-def main(argv: Sequence[str]) -> int:
-    """Writes the tables and returns the exit status."""
-    parser = argparse.ArgumentParser(
-        "python -m anytime_jax.lab.width.best_peaks",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the command."""
     add = parser.add_argument
     add("--study", required=True, metavar="PATH", help="study, by file, name, directory or archive")
     add("--page", required=True, type=command_line.path, metavar="FILE", help="page, in Markdown")
-    options = parser.parse_args(argv)
-    return command_line.exit_status(lambda: _write(options))
 
 
-def _write(options: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
+    """Writes the tables; returns the exit status."""
     warnings: list[str] = []
-    with study_files.open_study(options.study) as study:
+    with study_files.open_study(arguments.study) as study:
         results = Results(study, warn=warnings.append)
         peaks, fits = make_tables(results)
     finished = sum(run.state == "finished" for run in results.runs)
@@ -261,11 +255,11 @@ def _write(options: argparse.Namespace) -> int:
             fits.to_markdown(),
         )
     )
-    page_block.write(options.page, "best peaks", "Best peaks", text)
-    for line in (*warnings, f"{len(peaks.rows)} best peaks: {options.page}"):
+    page_block.write(arguments.page, "best peaks", "Best peaks", text)
+    for line in (*warnings, f"{len(peaks.rows)} best peaks: {arguments.page}"):
         open_console().print(line)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    module_command.main(sys.modules[__name__], "width.best_peaks")

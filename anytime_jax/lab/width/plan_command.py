@@ -10,18 +10,17 @@ import dataclasses
 import math
 import shlex
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-from anytime_jax.checkpoints import run_directory
 from anytime_jax.checks import format_value
 from anytime_jax.commands import command_line, config_file
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config.fields import flatten
-from anytime_jax.config.schema import Config, build_saved
+from anytime_jax.config.schema import Config
 from anytime_jax.errors import InputError
 from anytime_jax.models import decoder
 from anytime_jax.tables import Column, Table
+from anytime_jax.training import branching
 
 EXAMPLES = ("--from=runs/quickstart --config=quickstart --config.model.width=256",)
 
@@ -59,7 +58,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the plan; returns the exit status."""
-    small = _read_run(arguments.run, arguments.trust)
+    small, _ = branching.read_run(str(arguments.run), "--from", arguments.trust)
     large = config_file.load(arguments)
     settings = list(plan(small, large))
     console = open_console()
@@ -187,16 +186,6 @@ def _base_width(small: Config) -> int:
 
 def _optimizer(config: Config) -> Mapping[str, Any]:
     return config.to_dict()["optimizer"]
-
-
-def _read_run(run_dir: Path, trust: Any) -> Config:
-    about = run_directory.read_run_file(run_dir, "choose another run")
-    if about is None:
-        raise InputError(
-            f"--from={run_dir} is not a run directory (no {run_directory.RUN_FILE}): python -m "
-            "anytime_jax runs lists runs"
-        )
-    return build_saved(about.get("config"), str(run_dir / run_directory.RUN_FILE), trust)
 
 
 def _text(value: Any) -> str:

@@ -113,7 +113,7 @@ def test_command_prints_options_and_what_does_not_transfer(tmp_path, monkeypatch
     ):
         assert words in output
     assert run_command(plan_command, [f"--from={tmp_path / 'none'}"]) == 2
-    assert "--from=" in capsys.readouterr().err
+    assert "--from = " in capsys.readouterr().err
 
 
 def test_muon_is_told_which_scale_transfers(tmp_path, monkeypatch, capsys):
