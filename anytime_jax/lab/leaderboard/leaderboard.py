@@ -14,6 +14,7 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -167,8 +168,10 @@ def make(results: Results, update_times: Mapping[str, float] | None = None) -> L
     )
 
 
-def optimizer_name(optimizer: Any) -> str:
+def optimizer_name(optimizer: Any, common: Mapping[str, Any] = MappingProxyType({})) -> str:
     """Returns the kind of an optimizer, with its switches that are on and the words it changes.
+
+    Settings in `common`, which all optimizers of a study have, are left out.
 
     The class `package.module:EMANesterov` is called `ema_nesterov`, or `ema_nesterov_muon` if its
     method of the matrices is Muon.
@@ -177,6 +180,7 @@ def optimizer_name(optimizer: Any) -> str:
     name = settings.pop("kind").rpartition(":")[2]
     name = re.sub(r"(?<!^)(?=[A-Z][a-z])", "_", name).lower()
     name += "_muon" * (settings.pop("matrices", "") == "muon")
+    settings = {k: x for k, x in settings.items() if common.get(k) != x}
     switches = [k for k, x in settings.items() if x is True]
     defaults = {field.name: field.default for field in dataclasses.fields(optimizer)}
     words = {k: x for k, x in settings.items() if isinstance(x, str) and x != defaults[k]}
@@ -351,7 +355,19 @@ def _entry(results: Results, family: Sequence[LossCurve], label: str) -> Entry:
     if words.get("shape") == "linear":
         del words["shape"]
     schedule = ", ".join([schedule, *([describe(words)] if words else [])])
-    return Entry(optimizer_name(optimizer), f"{schedule} ({note})" if note else schedule, label)
+    name = optimizer_name(optimizer, _common_settings(results))
+    return Entry(name, f"{schedule} ({note})" if note else schedule, label)
+
+
+@functools.cache
+def _common_settings(results: Results) -> Mapping[str, Any]:
+    """The settings that the optimizers of all runs share, other than their kind."""
+    first, *others = (OPTIMIZERS.to_dict(x.optimizer) for x in results.configs.values())
+    return {
+        name: value
+        for name, value in first.items()
+        if name != "kind" and all(x.get(name) == value for x in others)
+    }
 
 
 def _config(results: Results, curve: LossCurve) -> Config:

@@ -70,6 +70,7 @@ class Method:
     def _runs(self, space: Sequence[Change]) -> list[StudyRun]:
         config = decoder(kind=self.schedule)
         config.optimizer.update(self.optimizer)
+        config.optimizer.decay_mask = "matrices"
         if not isinstance(self.middle, int):
             config.stop = "horizon"
         return runs(self.name, config, space, ROOT)
@@ -86,9 +87,7 @@ def peak(number: int) -> float:
     return float(f"{0.024 * 2 ** (number / 2):.3g}")
 
 
-DECAYS = grid(
-    values("optimizer.weight_decay", 0.03, 0.1), values("optimizer.decay_mask", "matrices")
-)
+DECAYS = values("optimizer.weight_decay", 0.03, 0.1)
 ADAMW, MUON = {"kind": "adamw"}, {"kind": "muon"}
 PACE, SCHEDULE_FREE = {"kind": "pace", "pullback": 0.5}, {"kind": "schedule_free_adamw"}
 ALPHA = values("schedule.alpha", 1920.0)

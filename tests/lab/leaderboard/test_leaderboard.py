@@ -325,6 +325,13 @@ def test_optimizer_that_is_named_by_its_class():
     assert leaderboard.optimizer_name(AMUSE()) == "amuse"
 
 
+def test_settings_that_all_optimizers_of_a_study_share_are_not_in_their_names():
+    muon = EMANesterov(matrices="muon", decay_mask="matrices")
+    assert leaderboard.optimizer_name(muon) == "ema_nesterov_muon, decay_mask matrices"
+    common = {"decay_mask": "matrices", "matrices": "muon"}
+    assert leaderboard.optimizer_name(muon, common) == "ema_nesterov_muon"
+
+
 def test_memory_is_the_optimizer_state_and_the_average(board, results):
     adamw = find(board.best, REFERENCE)
     assert adamw.copies == pytest.approx(2, abs=1e-3)
