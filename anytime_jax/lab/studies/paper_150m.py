@@ -7,7 +7,7 @@
 The sweeps are the authors'. The paper does not say from which trunks its WSD branches start; here
 every constant run has a branch at every horizon.
 
-Cost:   147 runs, 4,057 hours of one H100 at 344,000 tokens/s (docs/performance.md),
+Cost:   147 runs, 4,056 hours of one H100 at 344,000 tokens/s (docs/performance.md),
         7.9 TB of checkpoints
 Result: the paper's Figures 1 and 2 (top), its transfer and alpha figures, and their tables; its
         published losses are drawn too.

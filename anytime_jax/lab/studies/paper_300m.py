@@ -7,7 +7,7 @@
 The sweeps are the authors'. The paper does not say from which trunks its WSD branches start; here
 every constant run has a branch at every horizon.
 
-Cost:   84 runs, 5,765 hours of one H100 at 186,000 tokens/s (docs/performance.md),
+Cost:   84 runs, 5,761 hours of one H100 at 186,000 tokens/s (docs/performance.md),
         7.4 TB of checkpoints
 Result: the paper's Figure 2 (bottom), the 300M twin of Figure 1, its transfer and alpha figures,
         and their tables; its published losses are drawn too.

@@ -7,7 +7,7 @@
 The sweeps are the authors'. The paper does not say from which trunks its WSD branches start; here
 every constant run has a branch at every horizon.
 
-Cost:   90 runs, 1,814 hours of one H100 at 344,000 tokens/s (docs/performance.md),
+Cost:   90 runs, 1,813 hours of one H100 at 344,000 tokens/s (docs/performance.md),
         4.9 TB of checkpoints
 Result: the paper's large-batch figure and its twin at the best settings of each budget. The paper
         gives no numbers for it.

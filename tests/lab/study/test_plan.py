@@ -184,7 +184,7 @@ def test_studies_are_valid_and_state_their_cost(module, monkeypatch, tmp_path):
     assert f"--study={name}" in module.__doc__
     assert {task.config.data.repeat for task in tasks} == {False}
     if module is not laptop:
-        rate = 160_000 if module is paper_300m else 300_000
+        rate = 186_000 if module is paper_300m else 344_000
         hours = round(sum(task.tokens for task in tasks) / rate / 3600)
         assert f"{len(tasks)} runs, {hours:,} hours of one H100 at {rate:,}" in module.__doc__
         docs = (REPOSITORY / "docs" / "studies.md").read_text(encoding="utf-8")
@@ -213,6 +213,6 @@ def test_settings_of_the_leaderboard_are_selected_and_reported_on_different_pack
 
 def test_widths_share_one_base_and_the_size_of_heads():
     models = [x.build().model for x in widths.get_study().runs]
-    assert {x.width for x in models} == {64, 128, 256}
+    assert {x.width for x in models} == {64, 128, 256, 512}
     assert {x.head_width for x in models} == {16}
-    assert {x.width_growth for x in models} == {1.0, 2.0, 4.0}
+    assert {x.width_growth for x in models} == {1.0, 2.0, 4.0, 8.0}
