@@ -78,4 +78,4 @@ def _ranges(length: int) -> list[tuple[int, int]]:
 
 
 if __name__ == "__main__":
-    module_command.main(sys.modules[__name__], "loss_by_position")
+    module_command.run_and_exit(sys.modules[__name__], "loss_by_position")

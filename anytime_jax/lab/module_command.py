@@ -7,7 +7,7 @@ from typing import NoReturn
 from anytime_jax.commands import command_line, standard_streams
 
 
-def main(command: ModuleType, name: str) -> NoReturn:
+def run_and_exit(command: ModuleType, name: str) -> NoReturn:
     """Runs a command with the arguments of this process, and ends it.
 
     `command` has `add_options`, `run` and `EXAMPLES`, as those of `python -m anytime_jax`; `name`

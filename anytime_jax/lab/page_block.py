@@ -9,10 +9,10 @@ from anytime_jax.storage.atomic import atomic_write
 END = "<!-- end -->"
 
 
-def write(page: Path, name: str, title: str, text: str) -> None:
+def replace_block(page: Path, name: str, text: str, title: str) -> None:
     """Replaces what stands between `<!-- name -->` and `<!-- end -->` in a page.
 
-    A page that does not exist is created, with a title.
+    A page that does not exist is created, with the block below a title.
 
     Raises:
       InputError: if the page exists and does not have the block once.

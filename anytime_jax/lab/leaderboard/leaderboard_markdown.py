@@ -26,7 +26,9 @@ def write(page: Path, results: Results, board: Leaderboard) -> list[Path]:
       InputError: if the page exists and does not have the markers once.
     """
     table = page.with_suffix(".csv")
-    page_block.write(page, "leaderboard", "Leaderboard", _block(results, board, table.name))
+    page_block.replace_block(
+        page, "leaderboard", _block(results, board, table.name), title="Leaderboard"
+    )
     with atomic_write(table) as part:
         part.write_text(_csv_table(board).to_csv(line_end="\n"), encoding="utf-8")
     return [page, table]

@@ -41,7 +41,7 @@ class Curve:
     width: int
     losses: Mapping[tuple[float, int], float]
 
-    def near(self) -> dict[tuple[float, int], float]:
+    def near_least(self) -> dict[tuple[float, int], float]:
         """The losses whose peak is at most an octave from the one with the least mean loss."""
         means: dict[float, list[float]] = {}
         for (x, _), loss in self.losses.items():
@@ -75,16 +75,16 @@ class Fit:
     Attributes:
       curvature: nats per octave squared: a peak x octaves from the best costs curvature * x².
       residual: standard deviation of the losses from the parabolas, in nats.
-      freedom: number of losses minus the number of parameters.
+      degrees_of_freedom: number of losses minus the number of parameters.
     """
 
     best: Sequence[BestPeak]
     curvature: float
     curvature_error: float
     residual: float
-    freedom: int
+    degrees_of_freedom: int
 
-    def base_of(self, best: BestPeak) -> BestPeak:
+    def at_base_width(self, best: BestPeak) -> BestPeak:
         """The best peak at the least width under the same parametrization, or the standard one.
 
         "mup" is the standard parametrization at its base.
@@ -93,9 +93,9 @@ class Fit:
         known = [x for x in self.best if x.curve.parametrization == _STANDARD]
         return min([*same, *known], key=lambda x: x.curve.width)
 
-    def given_away(self, best: BestPeak) -> float:
+    def excess_at_base_peak(self, best: BestPeak) -> float:
         """The loss above the best at a width with the best peak of the least width, in nats."""
-        return self.curvature * (best.log_peak - self.base_of(best).log_peak) ** 2
+        return self.curvature * (best.log_peak - self.at_base_width(best).log_peak) ** 2
 
 
 def fit(curves: Sequence[Curve]) -> Fit:
@@ -103,9 +103,11 @@ def fit(curves: Sequence[Curve]) -> Fit:
 
     Raises an InputError if there are too few losses, or no parabola has a least value.
     """
-    points = [(i, x, y) for i, curve in enumerate(curves) for x, y in sorted(curve.near().items())]
+    points = [
+        (i, x, y) for i, curve in enumerate(curves) for x, y in sorted(curve.near_least().items())
+    ]
     levels = {key: n for n, key in enumerate(sorted({(i, x[1]) for i, x, _ in points}))}
-    centers = [float(np.mean([x[0] for x in curve.near()])) for curve in curves]
+    centers = [float(np.mean([x[0] for x in curve.near_least()])) for curve in curves]
     slopes = len(levels)
     matrix = np.zeros((len(points), slopes + len(curves) + 1))
     for row, (i, (x, seed), _) in zip(matrix, points, strict=True):
@@ -113,14 +115,14 @@ def fit(curves: Sequence[Curve]) -> Fit:
         row[slopes + i] = x - centers[i]
         row[-1] = (x - centers[i]) ** 2
     losses = np.array([y for _, _, y in points])
-    freedom = len(points) - np.linalg.matrix_rank(matrix)
-    if freedom < 1 or np.linalg.matrix_rank(matrix) < matrix.shape[1]:
+    degrees_of_freedom = len(points) - np.linalg.matrix_rank(matrix)
+    if degrees_of_freedom < 1 or np.linalg.matrix_rank(matrix) < matrix.shape[1]:
         raise InputError(
             f"{curves[0].optimizer}: {len(points)} runs are too few for the parabolas of "
             f"{len(curves)} widths: train more of the study"
         )
     solution = np.linalg.lstsq(matrix, losses, rcond=None)[0]
-    variance = float(((losses - matrix @ solution) ** 2).sum()) / freedom
+    variance = float(((losses - matrix @ solution) ** 2).sum()) / degrees_of_freedom
     covariance = variance * np.linalg.inv(matrix.T @ matrix)
     a = float(solution[-1])
     if a <= 0:
@@ -134,9 +136,9 @@ def fit(curves: Sequence[Curve]) -> Fit:
         tried = [x for x, _ in curve.losses]
         best = centers[i] - b / (2 * a)
         inside = min(tried) < best < max(tried)
-        found.append(BestPeak(curve, best, error, inside, len(curve.near())))
+        found.append(BestPeak(curve, best, error, inside, len(curve.near_least())))
     curvature_error = math.sqrt(float(covariance[-1, -1]))
-    return Fit(found, a, curvature_error, math.sqrt(variance), int(freedom))
+    return Fit(found, a, curvature_error, math.sqrt(variance), int(degrees_of_freedom))
 
 
 def read_curves(results: Results, readout: str) -> dict[str, list[Curve]]:
@@ -167,15 +169,15 @@ def _optimizer(config: Config) -> str:
     return f"{name}, {scale}" if isinstance(scale, str) else name
 
 
-def powers(fit: Fit) -> dict[str, tuple[float, float]]:
+def powers(fitted: Fit) -> dict[str, tuple[float, float]]:
     """Returns the power of the width that the best peak follows, and its standard error.
 
     It is by parametrization; the best peak at the base width counts for all.
     """
     found = {}
-    for parametrization in sorted({x.curve.parametrization for x in fit.best}):
-        of_it = [x for x in fit.best if x.curve.parametrization == parametrization]
-        points = {x.curve.width: x for x in (fit.base_of(of_it[0]), *of_it)}
+    for parametrization in sorted({x.curve.parametrization for x in fitted.best}):
+        of_it = [x for x in fitted.best if x.curve.parametrization == parametrization]
+        points = {x.curve.width: x for x in (fitted.at_base_width(of_it[0]), *of_it)}
         if len(points) < 2:
             continue
         x = np.log2([float(width) for width in points])
@@ -205,16 +207,16 @@ def make_tables(results: Results) -> Iterator[Table]:
     for readout in _READOUTS:
         for optimizer, curves in read_curves(results, readout).items():
             fitted = fit(curves)
-            t = float(stats.t.ppf(0.975, fitted.freedom))
+            t = float(stats.t.ppf(0.975, fitted.degrees_of_freedom))
             for best in fitted.best:
                 low, high = (2 ** (best.log_peak + s * t * best.error) for s in (-1, 1))
-                ratio = 2 ** (best.log_peak - fitted.base_of(best).log_peak)
+                ratio = 2 ** (best.log_peak - fitted.at_base_width(best).log_peak)
                 peaks.add_row(
                     *(optimizer, best.curve.parametrization, best.curve.width, readout),
                     f"{2**best.log_peak:.3g}{'' if best.is_inside else '‡'}",
                     f"{low:.3g} to {high:.3g}",
                     f"{ratio:.2f}",
-                    f"{fitted.given_away(best):.4f}",
+                    f"{fitted.excess_at_base_peak(best):.4f}",
                     best.runs,
                 )
             for parametrization, (power, error) in powers(fitted).items():
@@ -255,11 +257,11 @@ def run(arguments: argparse.Namespace) -> int:
             fits.to_markdown(),
         )
     )
-    page_block.write(arguments.page, "best peaks", "Best peaks", text)
+    page_block.replace_block(arguments.page, "best peaks", text, title="Best peaks")
     for line in (*warnings, f"{len(peaks.rows)} best peaks: {arguments.page}"):
         open_console().print(line)
     return 0
 
 
 if __name__ == "__main__":
-    module_command.main(sys.modules[__name__], "width.best_peaks")
+    module_command.run_and_exit(sys.modules[__name__], "width.best_peaks")

@@ -43,9 +43,9 @@ def test_parabolas_are_recovered():
     for best in fit.best:
         expected = BEST[best.curve.parametrization, best.curve.width]
         assert best.log_peak == pytest.approx(expected)
-        assert fit.base_of(best).curve.width == 64
+        assert fit.at_base_width(best).curve.width == 64
         given_away = CURVATURE * (expected - BEST["standard", 64]) ** 2
-        assert fit.given_away(best) == pytest.approx(given_away, abs=1e-9)
+        assert fit.excess_at_base_peak(best) == pytest.approx(given_away, abs=1e-9)
 
 
 def test_powers_of_the_width():
