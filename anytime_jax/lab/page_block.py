@@ -5,8 +5,16 @@ from pathlib import Path
 
 from anytime_jax.errors import InputError
 from anytime_jax.storage.atomic import atomic_write
+from anytime_jax.storage.files import make_writable_directory
 
 END = "<!-- end -->"
+
+
+def check(page: Path) -> None:
+    """Raises an InputError unless the file can be a page: it ends in .md, and can be written."""
+    if page.suffix != ".md" or page.is_dir():
+        raise InputError(f"--page={page} is not a Markdown page: give the name of a file in .md")
+    make_writable_directory(page.parent, f"--page={page}")
 
 
 def replace_block(page: Path, name: str, text: str, title: str) -> None:
@@ -18,9 +26,14 @@ def replace_block(page: Path, name: str, text: str, title: str) -> None:
       InputError: if the page exists and does not have the block once.
     """
     begin = f"<!-- {name} -->"
-    content = page.read_text("utf-8") if page.exists() else f"# {title}\n\n{begin}\n{END}\n"
+    try:
+        content = page.read_text("utf-8") if page.exists() else f"# {title}\n\n{begin}\n{END}\n"
+    except UnicodeDecodeError as error:
+        raise InputError(f"--page={page} is not text in UTF-8: give another file") from error
     block = f"{begin}\n{text}\n{END}"
-    content, count = re.subn(rf"{begin}\n.*?{END}", lambda _: block, content, flags=re.DOTALL)
+    # No other marker is in a block: the end is its own.
+    pattern = rf"{re.escape(begin)}\n(?:(?!<!--).)*{END}"
+    content, count = re.subn(pattern, lambda _: block, content, flags=re.DOTALL)
     if count != 1:
         raise InputError(
             f"--page={page} has {count} blocks from {begin} to {END}: put the two markers, "

@@ -12,10 +12,10 @@ from pathlib import Path
 from anytime_jax.commands import command_line, config_file
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.errors import InputError
+from anytime_jax.lab import page_block
 from anytime_jax.lab.leaderboard import leaderboard, leaderboard_markdown
 from anytime_jax.lab.study import study_files
 from anytime_jax.lab.study.results import Results
-from anytime_jax.storage.files import make_writable_directory
 from anytime_jax.storage.json_files import load_json
 
 EXAMPLES = ("--study=docs/evidence/laptop --page=leaderboard.md",)
@@ -34,13 +34,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Writes the leaderboard; returns the exit status."""
     page, console = arguments.page, open_console()
-    if page.suffix != ".md":
-        raise InputError(f"--page={page} is not a Markdown page: give a name in .md")
+    page_block.check(page)
     with study_files.open_study(arguments.study, trust=arguments.trust) as study:
         warnings: list[str] = []
         results = Results(study, arguments.average, warnings.append)
         board = leaderboard.make(results, _read_times(arguments.times))
-        make_writable_directory(page.parent, f"--page={page}")
         files = leaderboard_markdown.write(page, results, board)
     for line in (*warnings, f"{len(board.best)} entries: {' and '.join(map(str, files))}"):
         console.print(line)

@@ -11,15 +11,16 @@ import dataclasses
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from anytime_jax.commands import command_line
 from anytime_jax.commands.rich_console import open_console
-from anytime_jax.config.schema import Config
 from anytime_jax.errors import InputError
 from anytime_jax.lab import module_command, page_block
+from anytime_jax.lab.leaderboard.leaderboard import optimizer_name
 from anytime_jax.lab.study import study_files
 from anytime_jax.lab.study.results import Results
 from anytime_jax.tables import Table, numbers
@@ -144,29 +145,43 @@ def fit(curves: Sequence[Curve]) -> Fit:
 def read_curves(results: Results, readout: str) -> dict[str, list[Curve]]:
     """Returns the curves of every optimizer at the end of the runs, read out by one average.
 
-    Curves of fewer than three peaks are left out.
+    Curves of fewer than three peaks are left out. Raises an InputError if two runs differ in
+    something else, or no curve is left.
     """
     losses: dict[tuple[str, str, int], dict[tuple[float, int], float]] = {}
+    names: dict[Any, str] = {}
     for run in results.runs:
         config = results.configs[run.name]
         found = run.reported or {m: {k: [x] for k, x in y.items()} for m, y in run.losses.items()}
         if readout not in found.get(run.stop, {}):
             continue
-        key = (_optimizer(config), config.model.parametrization, config.model.width)
+        key = (optimizer_name(config.optimizer), config.model.parametrization, config.model.width)
         peak = math.log2(config.schedule.settings["peak"])
+        if other := names.get((key, peak, run.seed)):
+            raise InputError(
+                f"study {results.study.name}: {other} and {run.name} differ in another setting "
+                "than the optimizer, the parametrization, the width, the peak and the seed: give a "
+                "study of widths"
+            )
+        names[key, peak, run.seed] = run.name
         losses.setdefault(key, {})[peak, run.seed[0]] = float(np.mean(found[run.stop][readout]))
     curves: dict[str, list[Curve]] = {}
     for (optimizer, parametrization, width), of_curve in sorted(losses.items()):
         if len({peak for peak, _ in of_curve}) >= _LEAST_PEAKS:
             curve = Curve(optimizer, parametrization, width, of_curve)
             curves.setdefault(optimizer, []).append(curve)
+    widths = {config.model.width for config in results.configs.values()}
+    if len(widths) < 2:
+        raise InputError(
+            f"study {results.study.name}: all its runs have the width {max(widths)}: give a study "
+            "of several widths"
+        )
+    if not curves:
+        raise InputError(
+            f"study {results.study.name}: no width has finished runs of three peaks: train more of "
+            "it (python -m anytime_jax sweep --run)"
+        )
     return curves
-
-
-def _optimizer(config: Config) -> str:
-    name = config.optimizer.name
-    scale = getattr(config.optimizer, "scale", None)
-    return f"{name}, {scale}" if isinstance(scale, str) else name
 
 
 def powers(fitted: Fit) -> dict[str, tuple[float, float]]:
@@ -241,6 +256,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Writes the tables; returns the exit status."""
+    page_block.check(arguments.page)
     warnings: list[str] = []
     with study_files.open_study(arguments.study) as study:
         results = Results(study, warn=warnings.append)

@@ -1,12 +1,16 @@
 """Best peaks: parabolas are recovered, intervals cover, and what is given away is at the base."""
 
+import dataclasses
 import itertools
 import math
 
 import numpy as np
 import pytest
+import synthetic_study
+from run_command import run_command
 
 from anytime_jax.errors import InputError
+from anytime_jax.lab.study.plan import Study, grid, paired, runs, values
 from anytime_jax.lab.width import best_peaks
 from anytime_jax.lab.width.best_peaks import Curve
 
@@ -83,3 +87,65 @@ def test_losses_without_a_least_value_are_refused():
     few = dict(list(losses.items())[:3])
     with pytest.raises(InputError, match="too few"):
         best_peaks.fit([Curve("adamw", "standard", 64, few)])
+
+
+def make_study(peaks=(3e-3, 6e-3, 1.2e-2, 2.4e-2), **changes):
+    """Returns a study of two widths and two seeds at a constant rate."""
+    config = synthetic_study._config(kind="constant")
+    config.update(**changes)
+    seeds = paired(values("seed", 0, 1), values("data.seed", 0, 1))
+    widths = paired(values("model.width", 64, 128), values("model.heads", 4, 8))
+    return Study(
+        "widths",
+        synthetic_study.ROOT,
+        runs("constant", config, grid(widths, values("schedule.peak", *peaks), seeds), "synthetic"),
+        "two widths.",
+    )
+
+
+def loss(run, multiple, label, seed=0):
+    """A parabola whose best peak is 1e-2 at width 64, and half of it at 128."""
+    width, peak = run.settings["model"]["width"], run.settings["schedule"]["peak"]
+    return 2 + 0.1 * seed + CURVATURE * math.log2(peak / 1e-2 * width / 64) ** 2
+
+
+def test_command_writes_the_best_peaks_of_a_study(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(synthetic_study, "loss", loss)
+    study = synthetic_study.write_study(tmp_path / "study", study=make_study())
+    page = tmp_path / "page.md"
+    assert run_command(best_peaks, [f"--study={study.root}", f"--page={page}"]) == 0
+    rows = [[x.strip() for x in line.split("|")] for line in page.read_text().splitlines()]
+    found = {(row[3], row[4]): row for row in rows if len(row) > 10}
+    for readout in ("f12.5", "f25"):
+        assert found["64", readout][5] == "0.01"
+        assert found["128", readout][5] == "0.005"
+        assert found["128", readout][7:10] == ["0.50", f"{CURVATURE:.4f}", "6"]
+    assert any(row[5:7] == ["standard", "-1.00"] for row in rows if len(row) > 6)
+    assert "best peaks" in capsys.readouterr().out
+
+
+def test_study_that_varies_something_else_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(synthetic_study, "loss", loss)
+    study = synthetic_study.write_study(tmp_path / "study")
+    argv = [f"--study={study.root}", f"--page={tmp_path / 'page.md'}"]
+    assert run_command(best_peaks, argv) == 2
+    assert "differ" in capsys.readouterr().err
+    assert not (tmp_path / "page.md").exists()
+
+
+def test_study_of_one_width_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(synthetic_study, "loss", loss)
+    study = make_study()
+    study = dataclasses.replace(study, runs=[x for x in study.runs if "width=64" in x.name])
+    study = synthetic_study.write_study(tmp_path / "study", study=study)
+    page = tmp_path / "page.md"
+    assert run_command(best_peaks, [f"--study={study.root}", f"--page={page}"]) == 2
+    assert "have the width 64" in capsys.readouterr().err
+
+
+def test_few_runs_are_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(synthetic_study, "loss", loss)
+    study = synthetic_study.write_study(tmp_path / "study", study=make_study(peaks=(3e-3, 6e-3)))
+    argv = [f"--study={study.root}", f"--page={tmp_path / 'page.md'}"]
+    assert run_command(best_peaks, argv) == 2
+    assert "three peaks" in capsys.readouterr().err
