@@ -22,8 +22,9 @@ def test_ranges_cover_a_window(length):
 
 def test_losses_are_those_of_the_tokens_at_a_position(trained):
     run = saved_run.open_run(trained)
-    found = loss_by_position.position_losses(run, "f25")
-    (evaluator,) = evaluation.open_evaluators(run).by_set.values()
+    evaluators = evaluation.open_evaluators(run)
+    (evaluator,) = evaluators.by_set.values()
+    found = loss_by_position.position_losses(evaluators, api.load(trained, "f25"))
     tokens = evaluator.windows.batch(0, evaluator.count)
     logits = np.asarray(
         decoder.apply(

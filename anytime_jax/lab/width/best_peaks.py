@@ -51,7 +51,7 @@ class Curve:
         return {key: loss for key, loss in self.losses.items() if abs(key[0] - best) < _FAR}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class BestPeak:
     """The least of a fitted parabola.
 
@@ -69,17 +69,19 @@ class BestPeak:
     runs: int
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Fit:
     """Parabolas of one curvature for the curves of an optimizer.
 
     Attributes:
+      covariance: of the best peaks, in octaves squared.
       curvature: nats per octave squared: a peak x octaves from the best costs curvature * x².
       residual: standard deviation of the losses from the parabolas, in nats.
       degrees_of_freedom: number of losses minus the number of parameters.
     """
 
     best: Sequence[BestPeak]
+    covariance: np.ndarray
     curvature: float
     curvature_error: float
     residual: float
@@ -128,18 +130,20 @@ def fit(curves: Sequence[Curve]) -> Fit:
     a = float(solution[-1])
     if a <= 0:
         raise InputError(f"{curves[0].optimizer}: its losses have no least value among the peaks")
+    b = solution[slopes:-1]
+    gradient = np.zeros((len(curves), len(solution)))  # of -b / 2a, by all parameters
+    gradient[:, slopes:-1] = np.eye(len(curves)) * (-1 / (2 * a))
+    gradient[:, -1] = b / (2 * a * a)
+    of_peaks = gradient @ covariance @ gradient.T
     found = []
     for i, curve in enumerate(curves):
-        b = float(solution[slopes + i])
-        gradient = np.array([-1 / (2 * a), b / (2 * a * a)])  # of -b / 2a by b and a
-        at = np.ix_([slopes + i, -1], [slopes + i, -1])
-        error = math.sqrt(gradient @ covariance[at] @ gradient)
+        error = math.sqrt(float(of_peaks[i, i]))
         tried = [x for x, _ in curve.losses]
-        best = centers[i] - b / (2 * a)
+        best = centers[i] - float(b[i]) / (2 * a)
         inside = min(tried) < best < max(tried)
         found.append(BestPeak(curve, best, error, inside, len(curve.near_least())))
     curvature_error = math.sqrt(float(covariance[-1, -1]))
-    return Fit(found, a, curvature_error, math.sqrt(variance), int(degrees_of_freedom))
+    return Fit(found, of_peaks, a, curvature_error, math.sqrt(variance), int(degrees_of_freedom))
 
 
 def read_curves(results: Results, readout: str) -> dict[str, list[Curve]]:
@@ -192,14 +196,16 @@ def powers(fitted: Fit) -> dict[str, tuple[float, float]]:
     found = {}
     for parametrization in sorted({x.curve.parametrization for x in fitted.best}):
         of_it = [x for x in fitted.best if x.curve.parametrization == parametrization]
-        points = {x.curve.width: x for x in (fitted.at_base_width(of_it[0]), *of_it)}
+        base = fitted.at_base_width(of_it[0])
+        points = [x for x in fitted.best if x in of_it or x is base]
         if len(points) < 2:
             continue
-        x = np.log2([float(width) for width in points])
-        y = np.array([best.log_peak for best in points.values()])
-        errors = np.array([best.error for best in points.values()])
+        x = np.log2([float(best.curve.width) for best in points])
         slope = (x - x.mean()) / ((x - x.mean()) ** 2).sum()
-        found[parametrization] = float(slope @ y), float(np.sqrt((slope**2) @ errors**2))
+        power = slope @ [best.log_peak for best in points]
+        chosen = [fitted.best.index(best) for best in points]
+        error = np.sqrt(slope @ fitted.covariance[np.ix_(chosen, chosen)] @ slope)
+        found[parametrization] = float(power), float(error)
     return found
 
 
@@ -267,7 +273,8 @@ def run(arguments: argparse.Namespace) -> int:
             f"Study `{results.study.name}`: {finished} of {len(results.runs)} runs are finished. "
             "Losses are means over the sets that are reported. Intervals are those of the fit, by "
             "Student's t. *Given away* is the loss, in nats per token, that the best peak of the "
-            "base costs at a width. ‡: outside the peaks that were tried.",
+            "base costs at a width; the errors of the two peaks add to it. ‡: outside the peaks "
+            "that were tried.",
             peaks.to_markdown(),
             "Curvature is in nats per octave squared, the residual in nats.",
             fits.to_markdown(),

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import synthetic_study
+from paths import REPOSITORY
 from run_command import run_command
 
 from anytime_jax.errors import InputError
@@ -149,3 +150,12 @@ def test_few_runs_are_refused(tmp_path, monkeypatch, capsys):
     argv = [f"--study={study.root}", f"--page={tmp_path / 'page.md'}"]
     assert run_command(best_peaks, argv) == 2
     assert "three peaks" in capsys.readouterr().err
+
+
+def test_the_page_has_what_the_packed_records_say(tmp_path):
+    page = tmp_path / "width.md"
+    page.write_text((REPOSITORY / "docs/evidence/width.md").read_text("utf-8"), "utf-8")
+    study = REPOSITORY / "docs/evidence/widths"
+    before = page.read_text("utf-8")
+    assert run_command(best_peaks, [f"--study={study}", f"--page={page}"]) == 0
+    assert page.read_text("utf-8") == before
