@@ -40,9 +40,9 @@ class Curve:
     optimizer: str
     parametrization: str
     width: int
-    losses: Mapping[tuple[float, int], float]
+    losses: Mapping[tuple[float, Any], float]
 
-    def near_least(self) -> dict[tuple[float, int], float]:
+    def near_least(self) -> dict[tuple[float, Any], float]:
         """The losses whose peak is at most an octave from the one with the least mean loss."""
         means: dict[float, list[float]] = {}
         for (x, _), loss in self.losses.items():
@@ -152,7 +152,7 @@ def read_curves(results: Results, readout: str) -> dict[str, list[Curve]]:
     Curves of fewer than three peaks are left out. Raises an InputError if two runs differ in
     something else, or no curve is left.
     """
-    losses: dict[tuple[str, str, int], dict[tuple[float, int], float]] = {}
+    losses: dict[tuple[str, str, int], dict[tuple[float, Any], float]] = {}
     names: dict[Any, str] = {}
     for run in results.runs:
         config = results.configs[run.name]
@@ -168,7 +168,7 @@ def read_curves(results: Results, readout: str) -> dict[str, list[Curve]]:
                 "study of widths"
             )
         names[key, peak, run.seed] = run.name
-        losses.setdefault(key, {})[peak, run.seed[0]] = float(np.mean(found[run.stop][readout]))
+        losses.setdefault(key, {})[peak, run.seed] = float(np.mean(found[run.stop][readout]))
     curves: dict[str, list[Curve]] = {}
     for (optimizer, parametrization, width), of_curve in sorted(losses.items()):
         if len({peak for peak, _ in of_curve}) >= _LEAST_PEAKS:
