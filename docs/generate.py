@@ -6,7 +6,6 @@ differ from the code.
 
 import ast
 import pathlib
-import re
 import sys
 import textwrap
 import tomllib
@@ -14,6 +13,10 @@ import tomllib
 import grimp
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPOSITORY))
+
+from anytime_jax.lab import page_block  # noqa: E402  (found by the path above)
+
 PACKAGE = REPOSITORY / "anytime_jax"
 _WIDTH = 100
 
@@ -53,7 +56,6 @@ def package_tree() -> str:
 
 def settings_tables() -> str:
     """Returns a table for each group of settings, from their declarations."""
-    sys.path.insert(0, str(REPOSITORY))
     from anytime_jax.config import fields, schema
 
     declared, titles, lines = schema.all_settings(), fields.meanings(schema.Settings), []
@@ -86,18 +88,6 @@ BLOCKS = {
 }
 
 
-def replace_block(text: str, name: str, block: str) -> str:
-    """Returns a page with the block between `<!-- NAME -->` and `<!-- end -->` replaced."""
-    pattern = rf"<!-- {name} -->\n.*?<!-- end -->"
-    replacement = f"<!-- {name} -->\n{block}\n<!-- end -->"
-    result, count = re.subn(pattern, lambda _: replacement, text, flags=re.DOTALL)
-    if count != 1:
-        raise ValueError(
-            f"{count} blocks between <!-- {name} --> and <!-- end -->: there must be one"
-        )
-    return result
-
-
 def _node(name: str) -> str:
     """A node of the diagram; Mermaid reserves some words, so its identifier has a suffix."""
     label = name if (PACKAGE / name).is_dir() else f"{name}.py"
@@ -125,4 +115,5 @@ def _reachable(name: str, imports: dict[str, set[str]]) -> set[str]:
 if __name__ == "__main__":
     for (page, name), make in BLOCKS.items():
         path = REPOSITORY / page
-        path.write_text(replace_block(path.read_text("utf-8"), name, make()), "utf-8")
+        content = page_block.with_block(path.read_text("utf-8"), name, make())
+        path.write_text(content, "utf-8")

@@ -25,19 +25,33 @@ def replace_block(page: Path, name: str, text: str, title: str) -> None:
     Raises:
       InputError: if the page exists and does not have the block once.
     """
-    begin = f"<!-- {name} -->"
     try:
-        content = page.read_text("utf-8") if page.exists() else f"# {title}\n\n{begin}\n{END}\n"
+        content = page.read_text("utf-8") if page.exists() else None
     except UnicodeDecodeError as error:
         raise InputError(f"--page={page} is not text in UTF-8: give another file") from error
+    if content is None:
+        content = f"# {title}\n\n<!-- {name} -->\n{END}\n"
+    try:
+        content = with_block(content, name, text)
+    except ValueError as error:
+        raise InputError(
+            f"--page={page} has {error}: put the two markers, each on a line, once where the "
+            "tables are to be"
+        ) from error
+    with atomic_write(page) as part:
+        part.write_text(content, encoding="utf-8")
+
+
+def with_block(content: str, name: str, text: str) -> str:
+    """Returns the content of a page with another text in a block.
+
+    Raises a ValueError if it does not have the block once.
+    """
+    begin = f"<!-- {name} -->"
     block = f"{begin}\n{text}\n{END}"
     # No other marker is in a block: the end is its own.
     pattern = rf"{re.escape(begin)}\n(?:(?!<!--).)*{END}"
     content, count = re.subn(pattern, lambda _: block, content, flags=re.DOTALL)
     if count != 1:
-        raise InputError(
-            f"--page={page} has {count} blocks from {begin} to {END}: put the two markers, "
-            "each on a line, once where the tables are to be"
-        )
-    with atomic_write(page) as part:
-        part.write_text(content, encoding="utf-8")
+        raise ValueError(f"{count} blocks from {begin} to {END}")
+    return content

@@ -7,6 +7,8 @@ import runpy
 import pytest
 from paths import REPOSITORY
 
+from anytime_jax.lab import page_block
+
 PACKAGE = REPOSITORY / "anytime_jax"
 ALLOWED = {"f25", "run"}  # a label; run.json
 GENERATE = runpy.run_path(str(REPOSITORY / "docs" / "generate.py"))
@@ -16,12 +18,12 @@ GENERATE = runpy.run_path(str(REPOSITORY / "docs" / "generate.py"))
 def test_generated_block_is_current(page, name):
     text = (REPOSITORY / page).read_text("utf-8")
     block = GENERATE["BLOCKS"][page, name]()
-    assert GENERATE["replace_block"](text, name, block) == text, "run `python docs/generate.py`"
+    assert page_block.with_block(text, name, block) == text, "run `python docs/generate.py`"
 
 
-def test_replace_block_requires_the_markers():
+def test_with_block_requires_the_markers():
     with pytest.raises(ValueError, match="no such block"):
-        GENERATE["replace_block"]("text", "no such block", "")
+        page_block.with_block("text", "no such block", "")
 
 
 @pytest.mark.parametrize(

@@ -106,11 +106,10 @@ def fit(curves: Sequence[Curve]) -> Fit:
 
     Raises an InputError if there are too few losses, or no parabola has a least value.
     """
-    points = [
-        (i, x, y) for i, curve in enumerate(curves) for x, y in sorted(curve.near_least().items())
-    ]
+    near = [curve.near_least() for curve in curves]
+    points = [(i, x, y) for i, losses in enumerate(near) for x, y in sorted(losses.items())]
     levels = {key: n for n, key in enumerate(sorted({(i, x[1]) for i, x, _ in points}))}
-    centers = [float(np.mean([x[0] for x in curve.near_least()])) for curve in curves]
+    centers = [float(np.mean([x for x, _ in losses])) for losses in near]
     slopes = len(levels)
     matrix = np.zeros((len(points), slopes + len(curves) + 1))
     for row, (i, (x, seed), _) in zip(matrix, points, strict=True):
@@ -118,8 +117,9 @@ def fit(curves: Sequence[Curve]) -> Fit:
         row[slopes + i] = x - centers[i]
         row[-1] = (x - centers[i]) ** 2
     losses = np.array([y for _, _, y in points])
-    degrees_of_freedom = len(points) - np.linalg.matrix_rank(matrix)
-    if degrees_of_freedom < 1 or np.linalg.matrix_rank(matrix) < matrix.shape[1]:
+    rank = int(np.linalg.matrix_rank(matrix))
+    degrees_of_freedom = len(points) - rank
+    if degrees_of_freedom < 1 or rank < matrix.shape[1]:
         raise InputError(
             f"{curves[0].optimizer}: {len(points)} runs are too few for the parabolas of "
             f"{len(curves)} widths: train more of the study"
@@ -141,9 +141,9 @@ def fit(curves: Sequence[Curve]) -> Fit:
         tried = [x for x, _ in curve.losses]
         best = centers[i] - float(b[i]) / (2 * a)
         inside = min(tried) < best < max(tried)
-        found.append(BestPeak(curve, best, error, inside, len(curve.near_least())))
+        found.append(BestPeak(curve, best, error, inside, len(near[i])))
     curvature_error = math.sqrt(float(covariance[-1, -1]))
-    return Fit(found, of_peaks, a, curvature_error, math.sqrt(variance), int(degrees_of_freedom))
+    return Fit(found, of_peaks, a, curvature_error, math.sqrt(variance), degrees_of_freedom)
 
 
 def read_curves(results: Results, readout: str) -> dict[str, list[Curve]]:
