@@ -19,15 +19,6 @@ PYTHON, ENGLISH = LANGUAGES = ("python", "english")
 TRAIN, SELECTION, REPORT = ROLES = ("train", "selection", "report")
 
 _JOBS = 3
-# The same archives on every machine: wheels for Linux on x86-64, sdists whatever Python is here.
-_OPTIONS = {
-    PYTHON: (
-        "--only-binary=:all:",
-        "--python-version=3.13",
-        *(f"--platform={x}_x86_64" for x in ("manylinux_2_17", "manylinux2014", "manylinux_2_28")),
-    ),
-    ENGLISH: ("--no-binary=:all:", "--ignore-requires-python"),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,11 +98,23 @@ def _download(package: Package, directory: Path) -> Path:
     return next(folder.iterdir())
 
 
+def _archive_options(package: Package) -> list[str]:
+    """Options of pip that select the same archive on every machine, whatever Python is here."""
+    if package.language == ENGLISH:  # an sdist; what pip needs to build its metadata may be wheels
+        return [f"--no-binary={package.name}", "--ignore-requires-python"]
+    platforms = ("manylinux_2_17", "manylinux2014", "manylinux_2_28")
+    return [
+        "--only-binary=:all:",
+        "--python-version=3.13",
+        *(f"--platform={x}_x86_64" for x in platforms),
+    ]
+
+
 def _run_pip(package: Package, folder: Path) -> None:
     pip = (sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check")
     where = ("--no-deps", f"--dest={folder}", f"{package.name}=={package.version}")
     done = subprocess.run(
-        [*pip, *_OPTIONS[package.language], *where],
+        [*pip, *_archive_options(package), *where],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
