@@ -35,12 +35,16 @@ _READOUTS = ("f12.5", "f25")
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """Losses of an optimizer with a parametrization at one width, by log2 of the peak and seed."""
+    """Losses of an optimizer with a parametrization at one width, by log2 of the peak and seed.
+
+    `base_width` is 0 for the standard parametrization.
+    """
 
     optimizer: str
     parametrization: str
     width: int
     losses: Mapping[tuple[float, Any], float]
+    base_width: int = 0
 
     def near_least(self) -> dict[tuple[float, Any], float]:
         """The losses whose peak is at most an octave from the one with the least mean loss."""
@@ -88,16 +92,16 @@ class Fit:
     degrees_of_freedom: int
 
     def at_base_width(self, best: BestPeak) -> BestPeak:
-        """The best peak at the least width under the same parametrization, or the standard one.
+        """The best peak at the base width, where "mup" is the standard parametrization.
 
-        "mup" is the standard parametrization at its base.
+        Without runs there, or a base, it is the one of the same parametrization at the least width.
         """
         same = [x for x in self.best if x.curve.parametrization == best.curve.parametrization]
-        known = [x for x in self.best if x.curve.parametrization == _STANDARD]
-        return min([*same, *known], key=lambda x: x.curve.width)
+        at_base = [x for x in self.best if x.curve.width == best.curve.base_width]
+        return min(at_base or same, key=lambda x: x.curve.width)
 
     def excess_at_base_peak(self, best: BestPeak) -> float:
-        """The loss above the best at a width with the best peak of the least width, in nats."""
+        """The loss above the best at a width with the best peak of the base width, in nats."""
         return self.curvature * (best.log_peak - self.at_base_width(best).log_peak) ** 2
 
 
@@ -152,14 +156,16 @@ def read_curves(results: Results, readout: str) -> dict[str, list[Curve]]:
     Curves of fewer than three peaks are left out. Raises an InputError if two runs differ in
     something else, or no curve is left.
     """
-    losses: dict[tuple[str, str, int], dict[tuple[float, Any], float]] = {}
+    losses: dict[tuple[str, str, int, int], dict[tuple[float, Any], float]] = {}
     names: dict[Any, str] = {}
     for run in results.runs:
         config = results.configs[run.name]
         found = run.reported or {m: {k: [x] for k, x in y.items()} for m, y in run.losses.items()}
         if readout not in found.get(run.stop, {}):
             continue
-        key = (optimizer_name(config.optimizer), config.model.parametrization, config.model.width)
+        model = config.model
+        name = optimizer_name(config.optimizer)
+        key = (name, model.parametrization, model.width, model.base_width)
         peak = math.log2(config.schedule.settings["peak"])
         if other := names.get((key, peak, run.seed)):
             raise InputError(
@@ -170,9 +176,9 @@ def read_curves(results: Results, readout: str) -> dict[str, list[Curve]]:
         names[key, peak, run.seed] = run.name
         losses.setdefault(key, {})[peak, run.seed] = float(np.mean(found[run.stop][readout]))
     curves: dict[str, list[Curve]] = {}
-    for (optimizer, parametrization, width), of_curve in sorted(losses.items()):
+    for (optimizer, parametrization, width, base), of_curve in sorted(losses.items()):
         if len({peak for peak, _ in of_curve}) >= _LEAST_PEAKS:
-            curve = Curve(optimizer, parametrization, width, of_curve)
+            curve = Curve(optimizer, parametrization, width, of_curve, base)
             curves.setdefault(optimizer, []).append(curve)
     widths = {config.model.width for config in results.configs.values()}
     if len(widths) < 2:

@@ -29,7 +29,8 @@ def make_curves(best, noise=0.0, seeds=(0, 1), rng=None, steps=range(-2, 3)):
             x = middle + step / 2
             loss = 3 - 0.1 * math.log2(width) + 0.02 * seed + CURVATURE * (x - at) ** 2
             losses[x, seed] = loss + noise * rng.standard_normal()
-        curves.append(Curve("adamw", parametrization, width, losses))
+        base_width = 64 if parametrization == "mup" else 0
+        curves.append(Curve("adamw", parametrization, width, losses, base_width))
     return curves
 
 
@@ -51,6 +52,13 @@ def test_parabolas_are_recovered():
         assert fit.at_base_width(best).curve.width == 64
         given_away = CURVATURE * (expected - BEST["standard", 64]) ** 2
         assert fit.excess_at_base_peak(best) == pytest.approx(given_away, abs=1e-9)
+
+
+def test_the_base_of_mup_is_its_base_width():
+    fit = best_peaks.fit(make_curves({**BEST, ("standard", 32): -6.5}))
+    for best in fit.best:
+        base = 64 if best.curve.parametrization == "mup" else 32
+        assert fit.at_base_width(best).curve.width == base
 
 
 def test_powers_of_the_width():
