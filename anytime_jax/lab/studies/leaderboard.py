@@ -6,7 +6,7 @@
 
 The decoder of the laptop study on the source code of 41 packages, 1x to 4x, of which nothing is
 read twice. Settings are selected with one seed by the mean loss on 12 other packages, and reported
-with five fresh seeds on 32 more. Every method has the same number of tries: at each budget for a
+with fresh seeds on 32 more. Every method has the same number of tries: at each budget for a
 cosine, which is a run of its own there, and in all for a method without a horizon. Peaks are a
 factor of sqrt(2) apart.
 
@@ -26,7 +26,6 @@ from anytime_jax.lab.study.plan import Change, Study, StudyRun, chain, grid, pai
 
 ROOT = "runs/studies/leaderboard"
 DATA = "runs/data/packages"
-FRESH_SEEDS = paired(values("seed", *range(1, 6)), values("data.seed", *range(1, 6)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +40,8 @@ class Method:
         multiple of its horizon.
       warmup: the warmup of all tries but one, and `other_warmup` of that one.
       space: other settings of all tries.
-      reported: the tries that were selected, whose settings are repeated with fresh seeds.
+      reported: names of the tries that were selected, which are repeated with fresh seeds.
+      seeds: number of the fresh seeds.
     """
 
     name: str
@@ -51,7 +51,8 @@ class Method:
     warmup: str = "48 steps"
     other_warmup: str = "192 steps"
     space: Sequence[Change] = ({},)
-    reported: Sequence[Change] = ()
+    reported: Sequence[str] = ()
+    seeds: int = 5
 
     def tries(self) -> list[StudyRun]:
         """Returns the runs of the seed that selects."""
@@ -65,7 +66,11 @@ class Method:
 
     def repeats(self) -> list[StudyRun]:
         """Returns the runs of the seeds that are reported."""
-        return self._runs(grid(self.reported, FRESH_SEEDS)) if self.reported else []
+        configs = {run.name: run.config for run in self.tries()}
+        fresh = range(1, self.seeds + 1)
+        space = paired(values("seed", *fresh), values("data.seed", *fresh))
+        names = [f"{self.name}-{x}" for x in self.reported]
+        return list(chain(*(runs(name, configs[name], space, ROOT) for name in names)))
 
     def _runs(self, space: Sequence[Change]) -> list[StudyRun]:
         config = decoder(kind=self.schedule)
@@ -78,7 +83,7 @@ class Method:
         peaks = values("schedule.peak", *(peak(k) for k in range(middle - 2, middle + 3)))
         of_middle = values("schedule.peak", peak(middle))
         warmup, other = (values("schedule.warmup", x) for x in (self.warmup, self.other_warmup))
-        return chain(grid(peaks, warmup), grid(of_middle, other), grid(of_middle, warmup, DECAYS))
+        return chain(grid(peaks, warmup), grid(of_middle, other), grid(of_middle, warmup, DECAY))
 
 
 def peak(number: int) -> float:
@@ -86,20 +91,31 @@ def peak(number: int) -> float:
     return float(f"{0.024 * 2 ** (number / 2):.3g}")
 
 
-DECAYS = values("optimizer.weight_decay", 0.03, 0.1)
+DECAY = values("optimizer.weight_decay", 0.1)
 ADAMW, MUON = {"kind": "adamw"}, {"kind": "muon"}
 PACE, SCHEDULE_FREE = {"kind": "pace", "pullback": 0.5}, {"kind": "schedule_free_adamw"}
 ALPHA = values("schedule.alpha", 1920.0)
 
 METHODS = (
-    Method("cosine", ADAMW, "cosine", {1: 0, 2: -1, 4: -2}, "192 steps", "48 steps"),
+    Method(
+        "cosine",
+        ADAMW,
+        "cosine",
+        {1: 0, 2: -1, 4: -2},
+        warmup="192 steps",
+        other_warmup="48 steps",
+        reported=(
+            "horizon=1x-peak=0.024-warmup=192_steps-weight_decay=0.1",
+            "horizon=2x-peak=0.017-warmup=192_steps-weight_decay=0.1",
+            "horizon=4x-peak=0.012-warmup=192_steps-weight_decay=0.1",
+        ),
+    ),
     Method("muon-cosine", MUON, "cosine", {1: 0, 2: 0, 4: -1}),
     Method("constant", ADAMW, "constant", -3),
     Method("muon-constant", MUON, "constant", -3),
     Method("pace-constant", PACE, "constant", 0),
     Method("schedule_free_adamw-constant", SCHEDULE_FREE, "constant", 0),
     Method("inverse_sqrt", ADAMW, "inverse_sqrt", -2, space=ALPHA),
-    Method("muon-inverse_sqrt", MUON, "inverse_sqrt", -1, space=ALPHA),
 )
 
 
