@@ -111,11 +111,38 @@ METHODS = (
         ),
     ),
     Method("muon-cosine", MUON, "cosine", {1: 0, 2: 0, 4: -1}),
-    Method("constant", ADAMW, "constant", -3),
+    Method(
+        "constant",
+        ADAMW,
+        "constant",
+        -3,
+        reported=("peak=0.00849-warmup=48_steps-weight_decay=0.1",),
+    ),
     Method("muon-constant", MUON, "constant", -3),
-    Method("pace-constant", PACE, "constant", 0),
-    Method("schedule_free_adamw-constant", SCHEDULE_FREE, "constant", 0),
-    Method("inverse_sqrt", ADAMW, "inverse_sqrt", -2, space=ALPHA),
+    Method(
+        "pace-constant",
+        PACE,
+        "constant",
+        0,
+        reported=("peak=0.024-warmup=48_steps-weight_decay=0.1",),
+    ),
+    Method(
+        "schedule_free_adamw-constant",
+        SCHEDULE_FREE,
+        "constant",
+        0,
+        reported=("peak=0.024-warmup=48_steps-weight_decay=0.1",),
+        seeds=3,
+    ),
+    Method(
+        "inverse_sqrt",
+        ADAMW,
+        "inverse_sqrt",
+        -2,
+        space=ALPHA,
+        reported=("alpha=1920-peak=0.017-warmup=48_steps",),
+        seeds=3,
+    ),
 )
 
 
