@@ -110,7 +110,17 @@ METHODS = (
             "horizon=4x-peak=0.012-warmup=192_steps-weight_decay=0.1",
         ),
     ),
-    Method("muon-cosine", MUON, "cosine", {1: 0, 2: 0, 4: -1}),
+    Method(
+        "muon-cosine",
+        MUON,
+        "cosine",
+        {1: 0, 2: 0, 4: -1},
+        reported=(
+            "horizon=1x-peak=0.024-warmup=48_steps-weight_decay=0.1",
+            "horizon=2x-peak=0.024-warmup=48_steps-weight_decay=0.1",
+            "horizon=4x-peak=0.017-warmup=192_steps",
+        ),
+    ),
     Method(
         "constant",
         ADAMW,
@@ -118,7 +128,7 @@ METHODS = (
         -3,
         reported=("peak=0.00849-warmup=48_steps-weight_decay=0.1",),
     ),
-    Method("muon-constant", MUON, "constant", -3),
+    Method("muon-constant", MUON, "constant", -3, reported=("peak=0.00849-warmup=48_steps",)),
     Method(
         "pace-constant",
         PACE,
