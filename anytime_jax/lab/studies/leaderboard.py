@@ -128,7 +128,7 @@ METHODS = (
         -3,
         reported=("peak=0.00849-warmup=48_steps-weight_decay=0.1",),
     ),
-    Method("muon-constant", MUON, "constant", -3, reported=("peak=0.00849-warmup=48_steps",)),
+    Method("muon-constant", MUON, "constant", -3, reported=("peak=0.012-warmup=48_steps",)),
     Method(
         "pace-constant",
         PACE,
