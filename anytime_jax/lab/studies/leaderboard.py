@@ -83,7 +83,12 @@ class Method:
         peaks = values("schedule.peak", *(peak(k) for k in range(middle - 2, middle + 3)))
         of_middle = values("schedule.peak", peak(middle))
         warmup, other = (values("schedule.warmup", x) for x in (self.warmup, self.other_warmup))
-        return chain(grid(peaks, warmup), grid(of_middle, other), grid(of_middle, warmup, DECAY))
+        return chain(
+            grid(peaks, warmup),
+            grid(of_middle, other),
+            grid(of_middle, warmup, DECAY),
+            grid(of_middle, other, DECAY),
+        )
 
 
 def peak(number: int) -> float:
