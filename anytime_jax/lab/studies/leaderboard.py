@@ -121,9 +121,9 @@ METHODS = (
         "cosine",
         {1: 0, 2: 0, 4: -1},
         reported=(
-            "horizon=1x-peak=0.024-warmup=48_steps-weight_decay=0.1",
-            "horizon=2x-peak=0.024-warmup=48_steps-weight_decay=0.1",
-            "horizon=4x-peak=0.017-warmup=192_steps",
+            "horizon=1x-peak=0.024-warmup=192_steps-weight_decay=0.1",
+            "horizon=2x-peak=0.024-warmup=192_steps-weight_decay=0.1",
+            "horizon=4x-peak=0.017-warmup=192_steps-weight_decay=0.1",
         ),
     ),
     Method(
@@ -133,13 +133,19 @@ METHODS = (
         -3,
         reported=("peak=0.00849-warmup=48_steps-weight_decay=0.1",),
     ),
-    Method("muon-constant", MUON, "constant", -3, reported=("peak=0.012-warmup=48_steps",)),
+    Method(
+        "muon-constant",
+        MUON,
+        "constant",
+        -3,
+        reported=("peak=0.00849-warmup=192_steps-weight_decay=0.1",),
+    ),
     Method(
         "pace-constant",
         PACE,
         "constant",
         0,
-        reported=("peak=0.024-warmup=48_steps-weight_decay=0.1",),
+        reported=("peak=0.024-warmup=192_steps-weight_decay=0.1",),
     ),
     Method(
         "schedule_free_adamw-constant",

@@ -3,10 +3,12 @@
 import csv
 import dataclasses
 import math
+import shutil
 
 import numpy as np
 import pytest
 import synthetic_study
+from paths import REPOSITORY
 from run_command import run_command
 from scipy import stats
 
@@ -21,6 +23,8 @@ from anytime_jax.lab.optimizers import AMUSE, GPA, EMANesterov
 from anytime_jax.lab.study import study_files
 from anytime_jax.lab.study.plan import Study, chain, grid, paired, runs, values
 from anytime_jax.lab.study.results import Results
+
+EVIDENCE = REPOSITORY / "docs" / "evidence"
 
 # By name of the run: losses at each multiple, of the live weights and of f25.
 LOSSES = {
@@ -387,6 +391,27 @@ def test_command_writes_the_page_and_nothing_else(root, tmp_path, capsys):
     ):
         assert run_command(leaderboard_command, wrong) == 2
         assert wrong[-1].partition("=")[0] in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "study"),
+    [
+        ("leaderboard", "leaderboard"),
+        ("first_leaderboard", "rivals"),
+        ("first_leaderboard_4x", "rivals_4x"),
+    ],
+)
+def test_pages_have_what_the_packed_records_say(name, study, tmp_path):
+    for suffix in (".md", ".csv"):
+        shutil.copy(EVIDENCE / f"{name}{suffix}", tmp_path)
+    page = tmp_path / f"{name}.md"
+    argv = [f"--study={EVIDENCE / study}", f"--page={page}"]
+    if name != "first_leaderboard_4x":
+        argv.append(f"--times={EVIDENCE / 'rivals' / 'optimizers.json'}")
+    assert run_command(leaderboard_command, argv) == 0
+    for file in (page, page.with_suffix(".csv")):
+        assert file.read_text("utf-8") == (EVIDENCE / file.name).read_text("utf-8")
 
 
 def test_study_without_cosines_is_rejected(root):
