@@ -199,7 +199,7 @@ def test_every_method_of_the_leaderboard_has_the_same_number_of_tries():
         numbers |= {horizons.count(x) for x in horizons}
     assert numbers == {8}
     cosines = [x.build() for x in methods["cosine"].tries()]
-    assert {x.horizon // 480 for x in cosines} == {1, 2, 4, 8}
+    assert {x.horizon // 480 for x in cosines} == {1, 2, 4}
 
 
 def test_settings_of_the_leaderboard_are_selected_and_reported_on_different_packages():
