@@ -14,14 +14,24 @@ Result: docs/evidence/laptop/
 
 from ml_collections import ConfigDict
 
-from anytime_jax.lab.study.plan import Study, StudyRun, branches, chain, grid, paired, runs, values
+from anytime_jax.lab.study.plan import (
+    Study,
+    StudyRun,
+    branches,
+    chain,
+    grid,
+    paired,
+    runs,
+    seeds,
+    values,
+)
 from configs import base
 
 ROOT = "runs/studies/laptop"
 HORIZONS = (1, 2, 4, 8)  # multiples of 480 updates
 PEAKS = (3e-3, 1e-2, 3e-2)
 ALPHAS = (480.0, 1920.0)  # about the paper's shortest and longest: 1x and 4x
-SECOND_SEED = paired(values("seed", 1), values("data.seed", 1))
+SECOND_SEED = seeds(1)
 
 
 def get_study() -> Study:

@@ -18,13 +18,11 @@ from ml_collections import ConfigDict
 
 from anytime_jax.lab.studies import leaderboard
 from anytime_jax.lab.studies.leaderboard import peak
-from anytime_jax.lab.study.plan import Study, StudyRun, chain, grid, paired, runs, values
+from anytime_jax.lab.study.plan import Study, StudyRun, chain, grid, runs, seeds, values
 
 ROOT = "runs/studies/widths"
 WIDTHS = (64, 128, 256)
 HEAD_SIZE = 16
-FIRST_SEED = paired(values("seed", 0), values("data.seed", 0))
-SECOND_SEED = paired(values("seed", 1), values("data.seed", 1))
 
 ADAMW: dict[str, Any] = {"kind": "adamw"}
 MUON: dict[str, Any] = {"kind": "muon"}
@@ -57,9 +55,9 @@ def _runs(name: str) -> list[StudyRun]:
     for width, numbers in numbers_by_width.items():
         config = decoder(width, parametrization)
         config.optimizer.update(optimizer)
-        both = optimizer is ADAMW and width <= WIDTHS[-1]
-        seeds = chain(FIRST_SEED, SECOND_SEED) if both else FIRST_SEED
-        space = grid(values("schedule.peak", *map(peak, numbers)), seeds)
+        has_both = optimizer is ADAMW and width <= WIDTHS[-1]
+        of_seeds = seeds(0, 1) if has_both else seeds(0)
+        space = grid(values("schedule.peak", *map(peak, numbers)), of_seeds)
         found += runs(f"{name}-width={width}", config, space, ROOT)
     return found
 

@@ -50,6 +50,11 @@ def paired(*spaces: Sequence[Change]) -> list[Change]:
     return [_merge(changes) for changes in zip(*spaces, strict=True)]
 
 
+def seeds(*numbers: int) -> list[Change]:
+    """Returns a change for each number, the seed of the weights and of the order of the data."""
+    return paired(values("seed", *numbers), values("data.seed", *numbers))
+
+
 def chain(*lists: Iterable[Item]) -> list[Item]:
     """Returns spaces, or runs, one after another."""
     return [item for items in lists for item in items]

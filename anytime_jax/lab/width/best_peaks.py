@@ -27,7 +27,6 @@ from anytime_jax.tables import Table, numbers
 
 EXAMPLES = ("--study=widths --page=docs/evidence/width.md",)
 
-_STANDARD = "standard"
 _FAR = 1.01  # octaves: peaks farther from the best one that was tried are left out of the fit
 _LEAST_PEAKS = 3  # of a curve; others are left out
 _READOUTS = ("f12.5", "f25")
