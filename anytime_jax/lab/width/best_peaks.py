@@ -1,9 +1,10 @@
 """Find the best peak at each width of a study, and the loss that another width's gives away.
 
-The losses of an optimizer are fitted by parabolas in the log of the peak, one for each
-parametrization and width. Their curvature is the same, which five peaks a factor of sqrt(2) apart
-do not measure for one width alone; each seed has a level of its own. The table goes between
-<!-- best peaks --> and <!-- end --> of the page.
+The losses of an optimizer with a schedule are fitted by parabolas in the log of the peak, one for
+each parametrization and width. Their curvature is the same, which five peaks a factor of sqrt(2)
+apart do not measure for one width alone; each seed has a level of its own. Runs without a horizon
+are read out through averages, runs with one through the live weights at its end. The table goes
+between <!-- best peaks --> and <!-- end --> of the page.
 """
 
 import argparse
@@ -16,34 +17,36 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from anytime_jax.averaging import LIVE
 from anytime_jax.commands import command_line
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.errors import InputError
 from anytime_jax.lab import module_command, page_block
 from anytime_jax.lab.leaderboard.leaderboard import optimizer_name
 from anytime_jax.lab.study import study_files
-from anytime_jax.lab.study.results import Results
+from anytime_jax.lab.study.results import Results, schedule_kind
 from anytime_jax.tables import Table, numbers
 
 EXAMPLES = ("--study=widths --page=docs/evidence/width.md",)
 
 _FAR = 1.01  # octaves: peaks farther from the best one that was tried are left out of the fit
 _LEAST_PEAKS = 3  # of a curve; others are left out
-_READOUTS = ("f12.5", "f25")
+_READOUTS = ("f12.5", "f25", LIVE)
 
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """Losses of an optimizer with a parametrization at one width, by log2 of the peak and seed.
+    """Losses of an optimizer with a schedule at one width, by log2 of the peak and seed.
 
     `base_width` is 0 for the standard parametrization.
     """
 
     optimizer: str
+    schedule: str
     parametrization: str
     width: int
+    base_width: int
     losses: Mapping[tuple[float, Any], float]
-    base_width: int = 0
 
     def near_least(self) -> dict[tuple[float, Any], float]:
         """The losses whose peak is at most an octave from the one with the least mean loss."""
@@ -74,7 +77,7 @@ class BestPeak:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Fit:
-    """Parabolas of one curvature for the curves of an optimizer.
+    """Parabolas of one curvature for the curves of an optimizer with a schedule.
 
     Attributes:
       covariance: of the best peaks, in octaves squared.
@@ -105,7 +108,7 @@ class Fit:
 
 
 def fit(curves: Sequence[Curve]) -> Fit:
-    """Fits the curves of an optimizer by least squares.
+    """Fits the curves of an optimizer with a schedule by least squares.
 
     Raises an InputError if there are too few losses, or no parabola has a least value.
     """
@@ -124,7 +127,7 @@ def fit(curves: Sequence[Curve]) -> Fit:
     degrees_of_freedom = len(points) - rank
     if degrees_of_freedom < 1 or rank < matrix.shape[1]:
         raise InputError(
-            f"{curves[0].optimizer}: {len(points)} runs are too few for the parabolas of "
+            f"{_name(curves)}: {len(points)} runs are too few for the parabolas of "
             f"{len(curves)} widths: train more of the study"
         )
     solution = np.linalg.lstsq(matrix, losses, rcond=None)[0]
@@ -132,7 +135,7 @@ def fit(curves: Sequence[Curve]) -> Fit:
     covariance = variance * np.linalg.inv(matrix.T @ matrix)
     a = float(solution[-1])
     if a <= 0:
-        raise InputError(f"{curves[0].optimizer}: its losses have no least value among the peaks")
+        raise InputError(f"{_name(curves)}: its losses have no least value among the peaks")
     b = solution[slopes:-1]
     gradient = np.zeros((len(curves), len(solution)))  # of -b / 2a, by all parameters
     gradient[:, slopes:-1] = np.eye(len(curves)) * (-1 / (2 * a))
@@ -149,48 +152,51 @@ def fit(curves: Sequence[Curve]) -> Fit:
     return Fit(found, of_peaks, a, curvature_error, math.sqrt(variance), degrees_of_freedom)
 
 
-def read_curves(results: Results, readout: str) -> dict[str, list[Curve]]:
-    """Returns the curves of every optimizer at the end of the runs, read out by one average.
+def _name(curves: Sequence[Curve]) -> str:
+    return f"{curves[0].optimizer}, {curves[0].schedule}"
 
-    Curves of fewer than three peaks are left out. Raises an InputError if two runs differ in
-    something else, or no curve is left.
+
+def read_curves(results: Results, readout: str) -> list[list[Curve]]:
+    """Returns the curves of every optimizer and schedule at the end of the runs, by one read-out.
+
+    The live weights read out runs with a horizon, averages those without. Curves of fewer than
+    three peaks are left out. Raises an InputError if two runs differ in something else.
     """
-    losses: dict[tuple[str, str, int, int], dict[tuple[float, Any], float]] = {}
+    losses: dict[tuple[str, str, str, int, int], dict[tuple[float, Any], float]] = {}
     names: dict[Any, str] = {}
     for run in results.runs:
         config = results.configs[run.name]
         found = run.reported or {m: {k: [x] for k, x in y.items()} for m, y in run.losses.items()}
-        if readout not in found.get(run.stop, {}):
+        has_readout = readout in found.get(run.stop, {})
+        if not has_readout or (readout == LIVE) != (config.horizon is not None):
             continue
         model = config.model
-        name = optimizer_name(config.optimizer)
-        key = (name, model.parametrization, model.width, model.base_width)
+        method = optimizer_name(config.optimizer), schedule_kind(config)
+        key = (*method, model.parametrization, model.width, model.base_width)
         peak = math.log2(config.schedule.settings["peak"])
         if other := names.get((key, peak, run.seed)):
             raise InputError(
                 f"study {results.study.name}: {other} and {run.name} differ in another setting "
-                "than the optimizer, the parametrization, the width, the peak and the seed: give a "
-                "study of widths"
+                "than the optimizer, the schedule, the parametrization, the width, the peak and "
+                "the seed: give a study of widths"
             )
         names[key, peak, run.seed] = run.name
         losses.setdefault(key, {})[peak, run.seed] = float(np.mean(found[run.stop][readout]))
-    curves: dict[str, list[Curve]] = {}
-    for (optimizer, parametrization, width, base), of_curve in sorted(losses.items()):
+    curves: dict[tuple[str, str], list[Curve]] = {}
+    for key, of_curve in sorted(losses.items()):
         if len({peak for peak, _ in of_curve}) >= _LEAST_PEAKS:
-            curve = Curve(optimizer, parametrization, width, of_curve, base)
-            curves.setdefault(optimizer, []).append(curve)
+            curve = Curve(*key, of_curve)
+            curves.setdefault((curve.optimizer, curve.schedule), []).append(curve)
+    return list(curves.values())
+
+
+def _check_widths(results: Results) -> None:
     widths = {config.model.width for config in results.configs.values()}
     if len(widths) < 2:
         raise InputError(
             f"study {results.study.name}: all its runs have the width {max(widths)}: give a study "
             "of several widths"
         )
-    if not curves:
-        raise InputError(
-            f"study {results.study.name}: no width has finished runs of three peaks: train more of "
-            "it (python -m anytime_jax sweep --run)"
-        )
-    return curves
 
 
 def powers(fitted: Fit) -> dict[str, tuple[float, float]]:
@@ -215,30 +221,35 @@ def powers(fitted: Fit) -> dict[str, tuple[float, float]]:
 
 
 def make_tables(results: Results) -> Iterator[Table]:
-    """Yields the best peaks of every optimizer and read-out, and the fits."""
+    """Yields the best peaks of every optimizer, schedule and read-out, and the fits.
+
+    Raises an InputError if the study has one width, or no width has losses of three peaks.
+    """
+    _check_widths(results)
     peaks = Table(
         "",
         [
-            *("optimizer", "parametrization", *numbers("width"), "read-out"),
+            *("optimizer", "schedule", "parametrization", *numbers("width"), "read-out"),
             *numbers("best peak", "95% interval", "times the base's", "given away", "runs"),
         ],
     )
     fits = Table(
         "",
         [
-            *("optimizer", "read-out", *numbers("curvature", "residual")),
+            *("optimizer", "schedule", "read-out", *numbers("curvature", "residual")),
             *("parametrization", *numbers("power of the width", "95% interval")),
         ],
     )
     for readout in _READOUTS:
-        for optimizer, curves in read_curves(results, readout).items():
+        for curves in read_curves(results, readout):
             fitted = fit(curves)
+            method = curves[0].optimizer, curves[0].schedule
             t = float(stats.t.ppf(0.975, fitted.degrees_of_freedom))
             for best in fitted.best:
                 low, high = (2 ** (best.log_peak + s * t * best.error) for s in (-1, 1))
                 ratio = 2 ** (best.log_peak - fitted.at_base_width(best).log_peak)
                 peaks.add_row(
-                    *(optimizer, best.curve.parametrization, best.curve.width, readout),
+                    *(*method, best.curve.parametrization, best.curve.width, readout),
                     f"{2**best.log_peak:.3g}{'' if best.is_inside else '‡'}",
                     f"{low:.3g} to {high:.3g}",
                     f"{ratio:.2f}",
@@ -247,13 +258,18 @@ def make_tables(results: Results) -> Iterator[Table]:
                 )
             for parametrization, (power, error) in powers(fitted).items():
                 fits.add_row(
-                    *(optimizer, readout),
+                    *(*method, readout),
                     f"{fitted.curvature:.4f} ± {fitted.curvature_error:.4f}",
                     f"{fitted.residual:.4f}",
                     parametrization,
                     f"{power:+.2f}",
                     f"{power - t * error:+.2f} to {power + t * error:+.2f}",
                 )
+    if not peaks.rows:
+        raise InputError(
+            f"study {results.study.name}: no width has finished runs of three peaks: train more of "
+            "it (python -m anytime_jax sweep --run)"
+        )
     yield peaks
     yield fits
 

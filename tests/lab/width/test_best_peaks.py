@@ -10,8 +10,10 @@ import synthetic_study
 from paths import REPOSITORY
 from run_command import run_command
 
+from anytime_jax.averaging import LIVE
 from anytime_jax.errors import InputError
 from anytime_jax.lab.study.plan import Study, grid, paired, runs, values
+from anytime_jax.lab.study.results import Results
 from anytime_jax.lab.width import best_peaks
 from anytime_jax.lab.width.best_peaks import Curve
 
@@ -30,7 +32,7 @@ def make_curves(best, noise=0.0, seeds=(0, 1), rng=None, steps=range(-2, 3)):
             loss = 3 - 0.1 * math.log2(width) + 0.02 * seed + CURVATURE * (x - at) ** 2
             losses[x, seed] = loss + noise * rng.standard_normal()
         base_width = 64 if parametrization == "mup" else 0
-        curves.append(Curve("adamw", parametrization, width, losses, base_width))
+        curves.append(Curve("adamw", "constant", parametrization, width, base_width, losses))
     return curves
 
 
@@ -82,7 +84,7 @@ def test_intervals_cover_the_best_peak():
 def test_peaks_beyond_an_octave_are_left_out_and_edges_are_told():
     (curve,) = make_curves({("standard", 64): -7.0}, steps=range(-6, 1))
     losses = {x: y + 0.5 * (abs(x[0] + 7) > 1.1) for x, y in curve.losses.items()}
-    fit = best_peaks.fit([Curve("adamw", "standard", 64, losses)])
+    fit = best_peaks.fit([Curve("adamw", "constant", "standard", 64, 0, losses)])
     assert fit.best[0].log_peak == pytest.approx(-7.0)
     assert fit.best[0].is_inside
     (curve,) = make_curves({("standard", 64): -7.0}, steps=range(1, 4))
@@ -92,22 +94,21 @@ def test_peaks_beyond_an_octave_are_left_out_and_edges_are_told():
 def test_losses_without_a_least_value_are_refused():
     losses = {(x / 2, 0): y for x, y in zip(range(-2, 3), (0, 0.05, -0.01, 0.05, 0), strict=True)}
     with pytest.raises(InputError, match="no least value"):
-        best_peaks.fit([Curve("adamw", "standard", 64, losses)])
+        best_peaks.fit([Curve("adamw", "constant", "standard", 64, 0, losses)])
     few = dict(list(losses.items())[:3])
     with pytest.raises(InputError, match="too few"):
-        best_peaks.fit([Curve("adamw", "standard", 64, few)])
+        best_peaks.fit([Curve("adamw", "constant", "standard", 64, 0, few)])
 
 
-def make_study(peaks=(3e-3, 6e-3, 1.2e-2, 2.4e-2), **changes):
-    """Returns a study of two widths and two seeds at a constant rate."""
-    config = synthetic_study._config(kind="constant")
-    config.update(**changes)
+def make_study(peaks=(3e-3, 6e-3, 1.2e-2, 2.4e-2), kind="constant", **schedule):
+    """Returns a study of two widths and two seeds."""
+    config = synthetic_study._config(kind=kind, **schedule)
     seeds = paired(values("seed", 0, 1), values("data.seed", 0, 1))
     widths = paired(values("model.width", 64, 128), values("model.heads", 4, 8))
     return Study(
         "widths",
         synthetic_study.ROOT,
-        runs("constant", config, grid(widths, values("schedule.peak", *peaks), seeds), "synthetic"),
+        runs(kind, config, grid(widths, values("schedule.peak", *peaks), seeds), "synthetic"),
         "two widths.",
     )
 
@@ -124,22 +125,31 @@ def test_command_writes_the_best_peaks_of_a_study(tmp_path, monkeypatch, capsys)
     page = tmp_path / "page.md"
     assert run_command(best_peaks, [f"--study={study.root}", f"--page={page}"]) == 0
     rows = [[x.strip() for x in line.split("|")] for line in page.read_text().splitlines()]
-    found = {(row[3], row[4]): row for row in rows if len(row) > 10}
+    found = {(row[4], row[5]): row for row in rows if len(row) > 11}
     for readout in ("f12.5", "f25"):
-        assert found["64", readout][5] == "0.01"
-        assert found["128", readout][5] == "0.005"
-        assert found["128", readout][7:10] == ["0.50", f"{CURVATURE:.4f}", "6"]
-    assert any(row[5:7] == ["standard", "-1.00"] for row in rows if len(row) > 6)
+        assert found["64", readout][6] == "0.01"
+        assert found["128", readout][6] == "0.005"
+        assert found["128", readout][8:11] == ["0.50", f"{CURVATURE:.4f}", "6"]
+    assert any(row[6:8] == ["standard", "-1.00"] for row in rows if len(row) > 6)
     assert "best peaks" in capsys.readouterr().out
 
 
-def test_study_that_varies_something_else_is_refused(tmp_path, monkeypatch, capsys):
+def test_cosines_are_read_out_at_their_horizon(tmp_path, monkeypatch):
     monkeypatch.setattr(synthetic_study, "loss", loss)
+    study = make_study()
+    cosines = make_study(kind="cosine", horizon="8x").runs
+    study = dataclasses.replace(study, runs=[*study.runs, *cosines])
+    study = synthetic_study.write_study(tmp_path / "study", study=study)
+    results = Results(study)
+    curves = [best_peaks.read_curves(results, x) for x in ("f25", LIVE)]
+    found = [[x.schedule for x in of_one] for (of_one,) in curves]
+    assert found == [["constant"] * 2, ["cosine"] * 2]
+
+
+def test_study_that_varies_something_else_is_refused(tmp_path):
     study = synthetic_study.write_study(tmp_path / "study")
-    argv = [f"--study={study.root}", f"--page={tmp_path / 'page.md'}"]
-    assert run_command(best_peaks, argv) == 2
-    assert "differ" in capsys.readouterr().err
-    assert not (tmp_path / "page.md").exists()
+    with pytest.raises(InputError, match="differ in another setting"):
+        best_peaks.read_curves(Results(study), "f25")
 
 
 def test_study_of_one_width_is_refused(tmp_path, monkeypatch, capsys):
