@@ -107,15 +107,23 @@ def test_locked_run_starts_after_the_others_once_it_is_unlocked(study, fake_trai
     run_dir = root / "constant-seed=0"
     run_dir.mkdir(parents=True)
     (run_dir / "run.json").write_text(json.dumps({"identity": config.identity("abc")}))
+    ended = threading.Event()
     with (run_dir / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        unlock = threading.Timer(0.5, fcntl.flock, (lock, fcntl.LOCK_UN))
-        unlock.start()
+
+        def unlock():
+            for _ in range(300):  # half a minute, where nothing else starts
+                if (root / "order.txt").exists() or ended.wait(0.1):
+                    break
+            fcntl.flock(lock, fcntl.LOCK_UN)
+
+        thread = threading.Thread(target=unlock)
+        thread.start()
         try:
             assert run(file) == 0
         finally:
-            unlock.cancel()  # or it would unlock a closed file
-            unlock.join()
+            ended.set()
+            thread.join()
     assert started(root) == ["constant-seed=1", "constant-seed=0"]
 
 
