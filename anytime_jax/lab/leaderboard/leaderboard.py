@@ -91,6 +91,11 @@ class Standing:
     time: float | None
 
     @property
+    def seeds(self) -> int:
+        """Seeds of the gap with the fewest: 0 if the seed that selected is the only one."""
+        return min(gap.reported_seeds for gap in self.gaps.values())
+
+    @property
     def worst(self) -> float:
         """The largest mean gap; NaN unless there is one at every multiple."""
         return self._summarize(max, self.gaps)
@@ -122,7 +127,8 @@ class Leaderboard(NamedTuple):
 
     Attributes:
       reference: the tuned cosine, and `average_reference` the one read out through its average.
-      best: the best read-out of each optimizer and schedule, and the reference.
+      best: the best read-out of each optimizer and schedule, and the reference. Those without a
+        seed that did not select come last, here and in the others.
       rest: other read-outs, and entries without settings that were trained to the end.
       not_selected: other settings that were tried.
     """
@@ -147,7 +153,7 @@ def make(results: Results, update_times: Mapping[str, float] | None = None) -> L
     """
     reference = _Reference(results, update_times or {})
     standings = [x for family in _families(results) for x in reference.standings(family)]
-    standings.sort(key=lambda x: (math.isnan(x.worst), x.worst, x.mean))
+    standings.sort(key=lambda x: (math.isnan(x.worst), x.seeds == 0, x.worst, x.mean))
     selected = [x for x in standings if x.selected]
     by_selecting = sorted(selected, key=lambda x: (math.isnan(x.selecting), x.selecting))
     best = {x.entry.method: x for x in reversed(by_selecting)}

@@ -16,6 +16,7 @@ from anytime_jax.lab import page_block
 from anytime_jax.lab.leaderboard import leaderboard, leaderboard_markdown
 from anytime_jax.lab.study import study_files
 from anytime_jax.lab.study.results import Results
+from anytime_jax.storage.failures import read_failure
 from anytime_jax.storage.json_files import load_json
 
 EXAMPLES = ("--study=docs/evidence/laptop --page=leaderboard.md",)
@@ -50,8 +51,10 @@ def _read_times(file: Path | None) -> Mapping[str, float]:
         return {}
     try:
         return {row["optimizer"]: float(row["times_adamw"]) for row in load_json(file)["rows"]}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except OSError as error:
+        raise read_failure(file, error, f"--times={file}") from error
+    except (ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"--times={file} is not a record of benchmarks.optimizers ({error!r}): write one with "
+            f"--times={file} is not a record of benchmarks.optimizers: write one with "
             "python -m benchmarks.optimizers --output=FILE"
         ) from error

@@ -86,7 +86,8 @@ def _noise(results: Results) -> str:
         f"Gaps are means over {len(results.reported_sets)} validation sets, and over the seeds "
         "that did not select, of the paired difference (same initial weights, same data) ± the "
         "larger of two standard errors: over the seeds, and by the bootstrap over the sets. With "
-        "*seeds* 0 they are the gaps of the seed that selected, without an error. **Settings** "
+        "*seeds* 0 they are the gaps of the seed that selected, without an error, which compare "
+        "with each other alone: these rows are the last ones. **Settings** "
         "and the read-outs of the first table were selected with the first seed, by the mean of "
         f"{selecting} other sets"
     )
@@ -99,17 +100,17 @@ def _selection(results: Results, board: Leaderboard, last: str) -> str:
         "**Gaps** are validation losses in nats per token minus the reference's: "
         f"{reference}, tuned at each budget and read out through the live weights "
         f"(`{board.reference.read_out}`). {_noise(results)}; "
-        f"{EDGE} marks the least or largest of several values. Settings that are words "
-        "make entries of their own. A schedule without a horizon is one "
-        f"trajectory for all budgets: of those trained to {last}, the one whose worst gap is least."
-        " A schedule with a horizon has the best settings at each budget, a run for each. *Tried* "
-        f"counts all settings, including the ones not trained to {last}, *seeds* the seeds of the "
-        "gap with the fewest. Rows are sorted by the **worst** gap, and the first table has the "
-        "read-out of each optimizer and schedule whose worst gap is least. "
+        f"{EDGE} marks the least or largest of several values, but not of warmups. Settings that "
+        "are words, but for warmups, make entries of their own. A schedule without a horizon is "
+        f"one trajectory for all budgets: of those trained to {last}, the one whose worst gap is "
+        "least. A schedule with a horizon has the best settings at each budget, a run for each. "
+        f"*Tried* counts all settings, including the ones not trained to {last}, *seeds* the "
+        "seeds of the gap with the fewest. Rows are sorted by the **worst** of these means, and "
+        "the first table has the read-out of each optimizer and schedule whose worst gap is least. "
         f"*Worst to cosine {average}* is the worst gap to the tuned cosine "
         f"read out through `{average}`, its settings selected for that, "
-        "and *worst to own* the worst gap to the same optimizer's cosine, read out alike: through "
-        f"its live weights, or else through `{average}`. "
+        "and *worst to own* the worst gap to the same optimizer's cosine: of the live weights to "
+        f"its live weights, of an average to its `{average}`. "
         f"*Tokens* are the tokens to the reference's loss at {last} over {last}, "
         "interpolated in the log of the tokens. *Memory* is copies of the weights, without "
         "the parameters and the gradient: the optimizer's state, and the average if there is one. "
@@ -138,18 +139,13 @@ def _cells(standing: Standing, board: Leaderboard) -> list[str]:
         read_out,
         standing.settings,
         str(standing.tried),
-        str(min(_seeds(gap) for gap in standing.gaps.values())),
+        str(standing.seeds),
         *gaps,
         *(_number_cell(x, "+.4f") for x in _summaries(standing)),
         _fraction_cell(standing.fraction),
         _number_cell(standing.copies, ".2f"),
         _number_cell(standing.time, ".2f"),
     ]
-
-
-def _seeds(gap: Gap) -> int:
-    """The number of seeds; on reported sets, of those that did not select."""
-    return 0 if gap.sets > 1 and math.isnan(gap.others) else gap.seeds
 
 
 def _summaries(standing: Standing) -> tuple[float, ...]:
@@ -181,9 +177,8 @@ def _csv_table(board: Leaderboard) -> Table:
     for m in board.multiples:
         names = ("gap", "stderr", "stderr_of_sets", "half_width_95", "seeds")
         header += [f"{name}_{m:g}x" for name in names]
-        header += [
-            f"{name}_{m:g}x" for name in (f"gap_to_cosine_{average}", "gap_to_own", "stderr_to_own")
-        ]
+        for other in (f"cosine_{average}", "own"):
+            header += [f"{name}_to_{other}_{m:g}x" for name in ("gap", "half_width_95")]
     header += ["worst", "mean", f"worst_to_cosine_{average}", "worst_to_own"]
     table = Table("", [*header, "tokens_fraction", "copies", "time"])
     for standing in (*board.best, *board.rest, *board.not_selected):
@@ -191,8 +186,9 @@ def _csv_table(board: Leaderboard) -> Table:
         row += ["yes" if standing.selected else "no", str(standing.tried)]
         for m in board.multiples:
             row += _csv_gap(standing.gaps.get(m))
-            row += _csv_gap(standing.average_gaps.get(m))[:1]
-            row += _csv_gap(standing.own_gaps.get(m))[:2]
+            for gaps in (standing.average_gaps, standing.own_gaps):
+                gap, _, _, half_width, _ = _csv_gap(gaps.get(m))
+                row += [gap, half_width]
         row += [_number(x, ".6f") for x in _summaries(standing)]
         costs = standing.fraction, standing.copies, standing.time
         table.add_row(*row, *(_number(x, ".4f") for x in costs))
@@ -204,7 +200,7 @@ def _csv_gap(gap: Gap | None) -> list[str]:
         return [""] * 4 + ["0"]
     of_sets = gap.stderr_of_sets if gap.sets > 1 else None
     noise = (gap.stderr if gap.seeds > 1 else None, of_sets, gap.half_width)
-    return [f"{gap.mean:.6f}", *(_number(x, ".6f") for x in noise), str(_seeds(gap))]
+    return [f"{gap.mean:.6f}", *(_number(x, ".6f") for x in noise), str(gap.reported_seeds)]
 
 
 def _number(value: float | None, form: str) -> str:

@@ -1,4 +1,4 @@
-"""Optimizers that lost on the leaderboard; a configuration names them like any user's class.
+"""Optimizers that were no better than simpler ones; a configuration names them by their class.
 
     --config.optimizer.kind=anytime_jax.lab.optimizers:GPA
 

@@ -39,6 +39,11 @@ class Gap(NamedTuple):
     sets: int = 1
 
     @property
+    def reported_seeds(self) -> int:
+        """The number of seeds; with reported sets, of those that did not select."""
+        return 0 if self.sets > 1 and math.isnan(self.others) else self.seeds
+
+    @property
     def half_width(self) -> float:
         """Half the width of the 95% interval over seeds or over sets, whichever is larger.
 

@@ -238,6 +238,18 @@ def test_gaps_are_over_reported_sets_and_over_seeds_that_did_not_select(with_set
     assert gap.half_width == pytest.approx(max(wide, stats.t.ppf(0.975, 1) * gap.stderr))
 
 
+def test_rows_of_the_seed_that_selected_come_last(with_sets):
+    def is_kept(run):
+        return not run.name.startswith("muon") or "seed" not in run.name
+
+    study = with_sets.study
+    few = dataclasses.replace(study, runs=[x for x in study.runs if is_kept(x)])
+    best = leaderboard.make(Results(few)).best
+    names = [(x.entry.optimizer, x.seeds) for x in best]
+    assert names == [("adamw", 2), ("muon", 0), ("adamw", 0)]
+    assert best[1].worst < best[2].worst < best[0].worst == 0
+
+
 def test_evaluation_without_a_reported_set_does_not_count(open_with_sets):
     def lacking(run, multiple, label, seed):
         losses = made_up_set_losses(run, multiple, label, seed)
@@ -388,6 +400,7 @@ def test_command_writes_the_page_and_nothing_else(root, tmp_path, capsys):
     for wrong in (
         [arguments[0], f"--page={tmp_path / 'page.html'}"],
         arguments,
+        [*arguments[:2], f"--times={tmp_path / 'none'}"],
     ):
         assert run_command(leaderboard_command, wrong) == 2
         assert wrong[-1].partition("=")[0] in capsys.readouterr().err
