@@ -6,7 +6,7 @@ Models of several widths take ten updates on one batch of random tokens. For eve
 slope of log(root mean square) against log(width) is fitted: of the activation before training, and
 of its change after each update. With "mup" all slopes are near 0. The head starts at zero, for a
 random head makes the first logits fall with the root of the width, as they must, and the first
-updates with them.
+updates with them. A second table has these logits, and the norm of the gradient, of random heads.
 
 Source: Tensor Programs V (arXiv 2203.03466), Appendix D.1.
 """
@@ -32,6 +32,7 @@ UPDATES = 10
 
 _HEAD_SIZE = 16
 _ROUNDING = 1e-5
+_GRADIENT = "gradient"
 _ROWS, _LENGTH, _VOCABULARY = 4, 32, 256
 
 
@@ -40,12 +41,14 @@ class Slopes:
     """Slopes against the width, by activation: "embedding", "block 0", ..., "logits".
 
     Attributes:
-      initial: of activations before training; the logits are 0 then, and have none.
+      initial: of activations before training; logits that are 0 have none.
       changes: of their changes, after each update.
+      gradient: of the global norm of the first gradient.
     """
 
     initial: dict[str, float]
     changes: dict[str, list[float]]
+    gradient: float
 
     @property
     def largest(self) -> float:
@@ -79,12 +82,15 @@ def measure(
     rate: float,
     widths: Sequence[int] = WIDTHS,
     seeds: int = 2,
+    updates: int = UPDATES,
+    random_head: bool = False,
 ) -> Slopes:
     """Returns the slopes of models of a kind, whose sizes are means over seeds."""
+    configs = [model_of_width(kind, width, parametrization) for width in widths]
     mean_by_width = [
-        _sizes(model_of_width(kind, width, parametrization), optimizer, rate, seeds)
-        for width in widths
+        _sizes(config, optimizer, rate, seeds, updates, random_head) for config in configs
     ]
+    gradients = [x.pop(_GRADIENT) for x in mean_by_width]
 
     def slope(values: Sequence[Any]) -> float:
         # An activation that has no gradient yet changes by rounding alone.
@@ -95,14 +101,24 @@ def measure(
     names = list(mean_by_width[0])
     initial = {name: slope([x[name][0] for x in mean_by_width]) for name in names}
     changes = {
-        name: [slope([x[name][t] for x in mean_by_width]) for t in range(1, UPDATES + 1)]
+        name: [slope([x[name][t] for x in mean_by_width]) for t in range(1, updates + 1)]
         for name in names
     }
-    return Slopes(initial, changes)
+    return Slopes(initial, changes, slope(gradients))
 
 
-def _sizes(config: ModelConfig, optimizer: Any, rate: float, seeds: int) -> dict[str, Any]:
-    """Returns the root mean square of activations, then those of their changes, by name."""
+def _sizes(
+    config: ModelConfig,
+    optimizer: Any,
+    rate: float,
+    seeds: int,
+    updates: int,
+    random_head: bool,
+) -> dict[str, Any]:
+    """Returns the root mean square of activations, then those of their changes, by name.
+
+    And the norm of the first gradient.
+    """
     transform = optimizer.transform(
         optimizers.RunInfo(
             optax.constant_schedule(rate),
@@ -126,7 +142,8 @@ def _sizes(config: ModelConfig, optimizer: Any, rate: float, seeds: int) -> dict
         tokens = jax.random.randint(key, (_ROWS, _LENGTH + 1), 0, _VOCABULARY)
         inputs, targets = tokens[:, :-1], tokens[:, 1:]
         params = decoder.init_params(config, key)
-        params["head"] = jnp.zeros_like(params["head"])
+        if not random_head:
+            params["head"] = jnp.zeros_like(params["head"])
         before = activations(params, inputs)
 
         def loss(params: decoder.Params) -> jax.Array:
@@ -139,8 +156,9 @@ def _sizes(config: ModelConfig, optimizer: Any, rate: float, seeds: int) -> dict
             changes = jax.tree.map(jnp.subtract, activations(params, inputs), before)
             return (params, state), jax.tree.map(_rms, changes)
 
-        _, changes = jax.lax.scan(update, (params, transform.init(params)), length=UPDATES)
-        return jax.tree.map(lambda x, y: jnp.append(_rms(x), y), before, changes)
+        _, changes = jax.lax.scan(update, (params, transform.init(params)), length=updates)
+        found = jax.tree.map(lambda x, y: jnp.append(_rms(x), y), before, changes)
+        return found | {_GRADIENT: optax.tree.norm(jax.grad(loss)(params))}
 
     each = [sizes(jax.random.key(seed)) for seed in range(seeds)]
     return jax.tree.map(lambda *x: np.mean(x, axis=0, dtype=np.float64), *each)
@@ -150,9 +168,10 @@ def _rms(x: jax.Array) -> jax.Array:
     return jnp.sqrt(jnp.mean(jnp.square(x)))
 
 
-# Rates small enough that ten updates stay near the start, where the theory is.
+# Rates small enough that ten updates stay near the start, where the theory is, but for one.
 CASES: Sequence[tuple[type[ModelConfig], Any, str, float]] = (
     (Olmo, optimizers.AdamW(), "mup", 2e-3),
+    (Olmo, optimizers.AdamW(), "mup", 1e-2),
     (Llama, optimizers.AdamW(), "mup", 5e-4),
     (Olmo, optimizers.Pace(), "mup", 2e-3),
     (Olmo, optimizers.ScheduleFreeAdamW(), "mup", 2e-3),
@@ -161,11 +180,12 @@ CASES: Sequence[tuple[type[ModelConfig], Any, str, float]] = (
     (Olmo, optimizers.AdamW(), "standard", 2e-3),
     (Llama, optimizers.AdamW(), "standard", 2e-3),
 )
+RANDOM_HEADS = ((Olmo, "mup"), (Llama, "mup"), (Olmo, "standard"))
 
 
 def main() -> None:
-    """Prints the largest slopes of all cases."""
-    names = ["model", "optimizer", "parametrization", "at the start", "changes", "largest"]
+    """Prints the largest slopes of all cases, and slopes of models with a random head."""
+    names = ["model", "optimizer", "rate", "parametrization", "at the start", "changes", "largest"]
     table = Table(f"absolute slopes over widths {WIDTHS[0]} to {WIDTHS[-1]}", names)
     for kind, optimizer, parametrization, rate in CASES:
         slopes = measure(kind, optimizer, parametrization, rate)
@@ -177,7 +197,17 @@ def main() -> None:
         name = type(optimizer).__name__
         if isinstance(optimizer, optimizers.Muon):
             name += f", scale {optimizer.scale}"
-        table.add_row(kind.__name__, name, parametrization, *numbers)
+        table.add_row(kind.__name__, name, f"{rate:g}", parametrization, *numbers)
+    print(table.to_markdown())
+
+    names = ["model", "parametrization", "first logits", "first gradient's norm"]
+    table = Table("slopes with a random head", names)
+    for kind, parametrization in RANDOM_HEADS:
+        slopes = measure(
+            kind, optimizers.AdamW(), parametrization, 0.0, updates=0, random_head=True
+        )
+        of_head = (f"{x:+.2f}" for x in (slopes.initial["logits"], slopes.gradient))
+        table.add_row(kind.__name__, parametrization, *of_head)
     print(table.to_markdown())
 
 
