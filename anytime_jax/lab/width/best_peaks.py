@@ -11,7 +11,7 @@ import argparse
 import dataclasses
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -220,10 +220,11 @@ def powers(fitted: Fit) -> dict[str, tuple[float, float]]:
     return found
 
 
-def make_tables(results: Results) -> Iterator[Table]:
+def make_tables(results: Results, warn: Callable[[str], None]) -> Iterator[Table]:
     """Yields the best peaks of every optimizer, schedule and read-out, and the fits.
 
-    Raises an InputError if the study has one width, or no width has losses of three peaks.
+    Methods that cannot be fitted are left out, with a warning. Raises an InputError if the study
+    has one width, or nothing is left.
     """
     _check_widths(results)
     peaks = Table(
@@ -242,7 +243,11 @@ def make_tables(results: Results) -> Iterator[Table]:
     )
     for readout in _READOUTS:
         for curves in read_curves(results, readout):
-            fitted = fit(curves)
+            try:
+                fitted = fit(curves)
+            except InputError as error:
+                warn(f"left out   {readout} of {error}")
+                continue
             method = curves[0].optimizer, curves[0].schedule
             t = float(stats.t.ppf(0.975, fitted.degrees_of_freedom))
             for best in fitted.best:
@@ -267,8 +272,8 @@ def make_tables(results: Results) -> Iterator[Table]:
                 )
     if not peaks.rows:
         raise InputError(
-            f"study {results.study.name}: no width has finished runs of three peaks: train more of "
-            "it (python -m anytime_jax sweep --run)"
+            f"study {results.study.name}: no width has enough finished runs of three peaks: train "
+            "more of it (python -m anytime_jax sweep --run)"
         )
     yield peaks
     yield fits
@@ -287,7 +292,7 @@ def run(arguments: argparse.Namespace) -> int:
     warnings: list[str] = []
     with study_files.open_study(arguments.study) as study:
         results = Results(study, warn=warnings.append)
-        peaks, fits = make_tables(results)
+        peaks, fits = make_tables(results, warnings.append)
     finished = sum(run.state == "finished" for run in results.runs)
     text = "\n\n".join(
         (

@@ -162,6 +162,20 @@ def test_study_of_one_width_is_refused(tmp_path, monkeypatch, capsys):
     assert "have the width 64" in capsys.readouterr().err
 
 
+def test_method_of_too_few_runs_is_left_out(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(synthetic_study, "loss", loss)
+    study = make_study()
+    cosines = make_study(kind="cosine", horizon="8x").runs
+    few = [x for x in cosines if "width=64" in x.name and x.name.endswith("seed=0")][:3]
+    study = dataclasses.replace(study, runs=[*study.runs, *few])
+    study = synthetic_study.write_study(tmp_path / "study", study=study)
+    page = tmp_path / "page.md"
+    assert run_command(best_peaks, [f"--study={study.root}", f"--page={page}"]) == 0
+    assert "| constant |" in page.read_text()
+    assert "| cosine |" not in page.read_text()
+    assert "left out   last of adamw, cosine: 2 runs are too few" in capsys.readouterr().out
+
+
 def test_few_runs_are_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(synthetic_study, "loss", loss)
     study = synthetic_study.write_study(tmp_path / "study", study=make_study(peaks=(3e-3, 6e-3)))
