@@ -6,7 +6,7 @@
 A constant rate to 2x of the leaderboard's budget, 3.93M tokens, read out through f12.5 and f25,
 with AdamW and Muon under the standard parametrization and under "mup" from a base of width 64,
 where the two are the same. Five peaks a factor of sqrt(2) apart around the best that is predicted;
-AdamW for two seeds. At width 512, three peaks. AdamW's cosine to the same budget under "mup".
+AdamW for two seeds. At width 512, four peaks. AdamW's cosine to the same budget under "mup".
 
 Cost:   401M tokens, 2.5e15 FLOPs: about five hours of two idle CPU cores.
 Result: docs/evidence/width.md
@@ -38,7 +38,7 @@ SPACES = {
     ),
     "adamw-mup": (
         *(ADAMW, CONSTANT, "mup"),
-        {128: range(-5, 0), 256: range(-5, 0), 512: range(-4, -1)},
+        {128: range(-5, 0), 256: range(-5, 0), 512: range(-4, 0)},
     ),
     "muon": (
         *(MUON, CONSTANT, "standard"),
