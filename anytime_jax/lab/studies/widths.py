@@ -47,7 +47,7 @@ SPACES = {
     "muon_fans": (MUON_FANS, CONSTANT, "standard", {64: range(-2, 3)}),
     "muon_fans-mup": (MUON_FANS, CONSTANT, "mup", {128: range(-2, 3), 256: range(-2, 3)}),
     "cosine": (ADAMW, COSINE, "standard", {64: range(-3, 2)}),
-    "cosine-mup": (ADAMW, COSINE, "mup", {128: range(-3, 2), 256: range(-3, 2)}),
+    "cosine-mup": (ADAMW, COSINE, "mup", {128: range(-2, 2), 256: range(-2, 1)}),
 }
 
 
