@@ -8,7 +8,7 @@ with AdamW and Muon under the standard parametrization and under "mup" from a ba
 where the two are the same. Five peaks a factor of sqrt(2) apart around the best that is predicted;
 AdamW for two seeds. At width 512, four peaks. AdamW's cosine to the same budget under "mup".
 
-Cost:   401M tokens, 2.5e15 FLOPs: about five hours of two idle CPU cores.
+Cost:   393M tokens, 2.6e15 FLOPs: about five hours of two idle CPU cores.
 Result: docs/evidence/width.md
 """
 
