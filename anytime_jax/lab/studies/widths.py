@@ -68,7 +68,7 @@ def _runs(name: str) -> list[StudyRun]:
     for width, numbers in numbers_by_width.items():
         config = decoder(width, parametrization, **schedule)
         config.optimizer.update(optimizer)
-        has_both = name.startswith("adamw") and width <= WIDTHS[-1]
+        has_both = optimizer is ADAMW and schedule is CONSTANT and width <= WIDTHS[-1]
         of_seeds = seeds(0, 1) if has_both else seeds(0)
         space = grid(values("schedule.peak", *map(peak, numbers)), of_seeds)
         found += runs(f"{name}-width={width}", config, space, ROOT)

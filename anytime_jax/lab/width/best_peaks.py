@@ -226,7 +226,6 @@ def make_tables(results: Results, warn: Callable[[str], None]) -> Iterator[Table
     Methods that cannot be fitted are left out, with a warning. Raises an InputError if the study
     has one width, or nothing is left.
     """
-    _check_widths(results)
     peaks = Table(
         "",
         [
@@ -270,6 +269,7 @@ def make_tables(results: Results, warn: Callable[[str], None]) -> Iterator[Table
                     f"{power:+.2f}",
                     f"{power - t * error:+.2f} to {power + t * error:+.2f}",
                 )
+    _check_widths(results)
     if not peaks.rows:
         raise InputError(
             f"study {results.study.name}: no width has enough finished runs of three peaks: train "

@@ -12,7 +12,7 @@ from run_command import run_command
 
 from anytime_jax.averaging import LIVE
 from anytime_jax.errors import InputError
-from anytime_jax.lab.study.plan import Study, grid, paired, runs, values
+from anytime_jax.lab.study.plan import Study, grid, paired, runs, seeds, values
 from anytime_jax.lab.study.results import Results
 from anytime_jax.lab.width import best_peaks
 from anytime_jax.lab.width.best_peaks import Curve
@@ -103,12 +103,11 @@ def test_losses_without_a_least_value_are_refused():
 def make_study(peaks=(3e-3, 6e-3, 1.2e-2, 2.4e-2), kind="constant", **schedule):
     """Returns a study of two widths and two seeds."""
     config = synthetic_study._config(kind=kind, **schedule)
-    seeds = paired(values("seed", 0, 1), values("data.seed", 0, 1))
     widths = paired(values("model.width", 64, 128), values("model.heads", 4, 8))
     return Study(
         "widths",
         synthetic_study.ROOT,
-        runs(kind, config, grid(widths, values("schedule.peak", *peaks), seeds), "synthetic"),
+        runs(kind, config, grid(widths, values("schedule.peak", *peaks), seeds(0, 1)), "synthetic"),
         "two widths.",
     )
 
@@ -146,10 +145,13 @@ def test_cosines_are_read_out_at_their_horizon(tmp_path, monkeypatch):
     assert found == [["constant"] * 2, ["cosine"] * 2]
 
 
-def test_study_that_varies_something_else_is_refused(tmp_path):
+def test_study_that_varies_something_else_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(synthetic_study, "loss", loss)
     study = synthetic_study.write_study(tmp_path / "study")
-    with pytest.raises(InputError, match="differ in another setting"):
-        best_peaks.read_curves(Results(study), "f25")
+    argv = [f"--study={study.root}", f"--page={tmp_path / 'page.md'}"]
+    assert run_command(best_peaks, argv) == 2
+    assert "differ" in capsys.readouterr().err
+    assert not (tmp_path / "page.md").exists()
 
 
 def test_study_of_one_width_is_refused(tmp_path, monkeypatch, capsys):
