@@ -56,7 +56,7 @@ def convert_numbers(settings: Any) -> None:
     for field in (x for x in dataclasses.fields(settings) if x.init):
         value = plain_number(getattr(settings, field.name))
         # A module may postpone its annotations, which are then text.
-        if field.type in (float, "float") and is_number(value):
+        if str(field.type) in ("<class 'float'>", "float", "float | str") and is_number(value):
             value = float(value)
         object.__setattr__(settings, field.name, value)  # it is frozen
 

@@ -71,8 +71,8 @@ class Trainer:
     def update(self) -> jax.Array:
         """Makes one update and returns its loss."""
         batch = self._batches[self._updates % _BATCHES]
-        rate = np.float32(self._config.rate_at(self._updates))
-        self._state, metrics = self._step(self._state, batch, rate)
+        rates = step.rates_at(self._config, self._updates)
+        self._state, metrics = self._step(self._state, batch, rates)
         self._updates += 1
         return metrics["loss"]
 

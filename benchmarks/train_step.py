@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 
 from anytime_jax.config.schema import Config
@@ -68,11 +67,11 @@ def make_update(config: Config, mesh: Mesh) -> Update:
     program = step.make_program(config, mesh)
     batch = sharding.put_batch(mesh, harness.random_tokens(config)[0], config.batch_size)
     compiled: Any = step.lower_update(program, config, mesh).compile()
-    state, rate = program.init(), np.float32(config.rate_at(0))
+    state, rates = program.init(), step.rates_at(config, 0)
 
     def function() -> jax.Array:
         nonlocal state
-        state, metrics = compiled(state, batch, rate)
+        state, metrics = compiled(state, batch, rates)
         return metrics["loss"]
 
     memory, device, least = compiled.memory_analysis(), device_spec(mesh.devices.flat[0]), None

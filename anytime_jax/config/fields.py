@@ -360,7 +360,7 @@ def parse(hint: Any, name: str, text: str) -> Any:
         with _reading_literal():
             if isinstance(value := ast.literal_eval(text), list | tuple | dict):
                 return _tuples(value)
-    if text in words or str in plain:
+    if text in words or plain == [str]:
         return str(text)
     if text == "None" and type(None) in typing.get_args(hint):
         return None
@@ -376,6 +376,8 @@ def parse(hint: Any, name: str, text: str) -> Any:
                     return int(number)
             if kind is float:
                 return float(text)
+    if str in plain:
+        return str(text)
     return reject(name, text, _allowed(hint))
 
 

@@ -254,11 +254,13 @@ class LogConfig:
 
     Attributes:
       every: distance between rows of the records.
+      relative_updates: whether to record the norm of every parameter's update over its own norm.
       tensorboard: whether to write TensorBoard files too.
       wandb_project: Weights & Biases project to mirror to; empty for none.
     """
 
     every: str = "20 steps"
+    relative_updates: bool = False
     tensorboard: bool = True
     wandb_project: str = ""
 

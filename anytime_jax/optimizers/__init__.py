@@ -1,8 +1,9 @@
 """Optimizers for training without a known end: frozen dataclasses that make Optax transforms.
 
 `interface.py` says what an optimizer is, and what a run tells it: begin there. `adamw.py`,
-`muon.py`, `schedule_free.py` and `pace.py` have one each, and `readouts.py` finds the weights that
-a method evaluates in its state. `training/optimizer.py` uses them, and anybody else's.
+`muon.py`, `schedule_free.py` and `pace.py` have one each, `weight_decay.py` has the decay of all,
+and `readouts.py` finds the weights that a method evaluates in its state. `training/optimizer.py`
+uses them, and anybody else's.
 
     >>> run = optimizers.RunInfo(learning_rate=optax.constant_schedule(1e-3))
     >>> optimizer = optimizers.Pace(pullback=0.5).transform(run)
@@ -11,7 +12,7 @@ a method evaluates in its state. `training/optimizer.py` uses them, and anybody 
     ['ema']
 """
 
-from anytime_jax.optimizers.adamw import AdamW, descend, is_decayed
+from anytime_jax.optimizers.adamw import AdamW
 from anytime_jax.optimizers.interface import (
     INHERITED,
     Optimizer,
@@ -31,6 +32,7 @@ from anytime_jax.optimizers.schedule_free import (
     ScheduleFreeAdamW,
     ScheduleFreeState,
 )
+from anytime_jax.optimizers.weight_decay import descend, is_decayed
 
 __all__ = [
     "INHERITED",

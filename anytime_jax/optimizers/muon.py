@@ -37,8 +37,9 @@ from anytime_jax.checks import (
     require_decay,
     require_positive,
 )
-from anytime_jax.optimizers.adamw import AdamW, descend
+from anytime_jax.optimizers.adamw import AdamW
 from anytime_jax.optimizers.interface import MatrixAxes, RunInfo, parameter_name
+from anytime_jax.optimizers.weight_decay import descend
 
 # Coefficients of x, x^3 and x^5. Five steps move any singular value from 0.002 to 1 to one between
 # 0.68 and 1.21; with coefficients that converge to 1, more steps would be needed.

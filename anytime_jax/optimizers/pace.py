@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import optax
 
 from anytime_jax.checks import require_not_negative
-from anytime_jax.optimizers.adamw import AdamW, is_decayed
+from anytime_jax.optimizers.adamw import AdamW
 from anytime_jax.optimizers.interface import RunInfo, parameter_name, width_growth
+from anytime_jax.optimizers.weight_decay import decayed_share, find_mask, is_decayed
 
 _LEAST_NEWEST = 1e-4  # least weight of the newest iterate in the average
 
@@ -91,10 +92,11 @@ class Pace(AdamW):
                 theta, scale = theta.astype(jnp.float32), jnp.sqrt(v) + epsilon
                 pull = jnp.minimum(rate * pullback * newest / scale, 1.0)
                 direction = m / scale / width_growth(run, parameter_name(path))
-                decay = self.weight_decay if decays else 0.0
-                return -rate * (direction + decay * theta) + pull * (ema - theta)
+                decay = share if decays else 0.0
+                return -rate * direction - decay * theta + pull * (ema - theta)
 
-            decays = is_decayed(self.decay_mask, run, params)
+            share = decayed_share(self.weight_decay, run, state.count)
+            decays = is_decayed(find_mask(self.weight_decay, self.decay_mask), run, params)
             moves = jax.tree_util.tree_map_with_path(move, params, state.ema, mean, square, decays)
             moves = jax.tree.map(lambda step, p: step.astype(p.dtype), moves, params)
             ema = jax.tree.map(

@@ -1,7 +1,7 @@
 """Schedule-free AdamW: Optax's, with the average as a read-out of its state."""
 
 import dataclasses
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -10,14 +10,12 @@ import optax
 from anytime_jax.averaging import LIVE
 from anytime_jax.checks import (
     convert_numbers,
-    require_choice,
     require_decay,
-    require_fraction,
     require_inside,
     require_positive,
 )
-from anytime_jax.optimizers.adamw import DecayMask, descend
 from anytime_jax.optimizers.interface import INHERITED, RunInfo, scale_with_width
+from anytime_jax.optimizers.weight_decay import DecayMask, check_weight_decay, descend
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +34,7 @@ class ScheduleFreeAdamW:
     Attributes:
       b2: decay of the second moment.
       epsilon: added to the root of the second moment.
-      weight_decay: decoupled decay of the parameters, times the learning rate.
+      weight_decay: decoupled decay of the parameters, as in `AdamW`.
       decay_mask: the parameters that decay, as in `AdamW`.
       interpolation: weight of the average x in the parameters.
 
@@ -55,16 +53,15 @@ class ScheduleFreeAdamW:
 
     b2: float = 0.98
     epsilon: float = 1e-8
-    weight_decay: float = 0.0
-    decay_mask: DecayMask = "all"
+    weight_decay: float | str = 0.0
+    decay_mask: DecayMask | None = None
     interpolation: float = dataclasses.field(default=0.9, metadata=INHERITED)
 
     def __post_init__(self) -> None:
         convert_numbers(self)
         require_decay("b2", self.b2)
         require_positive("epsilon", self.epsilon)
-        require_fraction("weight_decay", self.weight_decay)
-        require_choice("decay_mask", self.decay_mask, get_args(DecayMask))
+        check_weight_decay(self.weight_decay, self.decay_mask)
         require_inside("interpolation", self.interpolation)
 
     def transform(self, run: RunInfo) -> optax.GradientTransformation:

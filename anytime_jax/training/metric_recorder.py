@@ -10,6 +10,7 @@ import jax
 
 from anytime_jax import __version__
 from anytime_jax.checkpoints.metric_records import RecordWriter, describe_missing
+from anytime_jax.checkpoints.tree_names import flatten_by_name
 from anytime_jax.distributed import processes
 from anytime_jax.distributed.device_specs import device_spec
 from anytime_jax.models.flops import flops_per_token
@@ -56,6 +57,7 @@ class Recorder:
             config.clock.tokens,
             spec and spec.peak_flops * plan.mesh.size / flops_per_token(config.model),
             meta.get("interval"),
+            list(flatten_by_name(plan.program.abstract_state.params)),
         )
 
     def push(self, step: int, metrics: Metrics) -> None:

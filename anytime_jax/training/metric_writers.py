@@ -2,7 +2,8 @@
 
 Every name is written at most once per step: `train/loss`, `train/grad_norm`, `train/clipped`,
 `train/update_norm`, `train/spikes`, `train/skipped`, `lr`, `tokens_per_s`, `mfu`,
-`eval/LABEL/loss`, `eval_seconds`. `evaluate --tasks` adds `tasks/WEIGHTS/TASK/METRIC` later.
+`eval/LABEL/loss`, `eval_seconds`, and with `log.relative_updates`
+`train/relative_update/PARAMETER`. `evaluate --tasks` adds `tasks/WEIGHTS/TASK/METRIC` later.
 """
 
 import collections
@@ -10,7 +11,7 @@ import importlib.util
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -20,7 +21,7 @@ from anytime_jax.config.schema import Config, LogConfig
 from anytime_jax.errors import InputError
 from anytime_jax.storage.growing_files import GrowingDirectory
 from anytime_jax.storage.paths import absolute_path, storage_path
-from anytime_jax.training.step import Metrics
+from anytime_jax.training.step import RELATIVE_UPDATES, Metrics
 
 TENSORBOARD = "tensorboard"  # directory of its event files in a run
 
@@ -51,18 +52,21 @@ class Meter:
         tokens: Callable[[int], int],
         peak_tokens_per_s: float | None,
         interval: Mapping[str, list[float]] | None = None,
+        parameters: Sequence[str] = (),
     ):
         """Initializes the meter, which makes a row after every `every` updates.
 
         `tokens` is the number of tokens after a number of updates. `peak_tokens_per_s` is the speed
         at full use of the devices, None if unknown. `interval` is `Meter.interval` at the
-        checkpoint, so that a resumed run writes the same means.
+        checkpoint, so that a resumed run writes the same means. `parameters` are the names of those
+        that relative updates are of.
         """
         self._every = every
         self._tokens = tokens
         self._peak_tokens_per_s = peak_tokens_per_s
         self._pending: collections.deque[tuple[int, Metrics]] = collections.deque()
         self._interval = {name: list(values) for name, values in (interval or {}).items()}
+        self._parameters = parameters
         self._timed_tokens = 0
         self._seconds = 0.0
         self._clock: float | None = None  # when `_seconds` was last brought up to date
@@ -94,10 +98,17 @@ class Meter:
 
     def _read_oldest(self) -> Reading:
         step, on_device = self._pending.popleft()
-        metrics = {name: float(value) for name, value in jax.device_get(on_device).items()}
+        on_host = jax.device_get(on_device)
+        relative_updates = on_host.pop(RELATIVE_UPDATES, ())
+        metrics = {name: float(value) for name, value in on_host.items()}
         if not metrics["consecutive_skips"]:  # a skipped update may have a loss of NaN
-            for name in _MEANS:
-                self._interval.setdefault(name, []).append(metrics[name])
+            of_parameters = {
+                f"relative_update/{name}": float(x)
+                for name, x in zip(self._parameters, relative_updates, strict=False)
+            }
+            means = {name: metrics[name] for name in _MEANS} | of_parameters
+            for name, value in means.items():
+                self._interval.setdefault(name, []).append(value)
         if self._clock is None:
             self._clock = time.perf_counter()
         else:

@@ -23,6 +23,7 @@ from anytime_jax.training.bad_updates import skip_bad_updates
 def make_optimizer(
     config: Config,
     learning_rate: Callable[[Any], Any],
+    relative_time: Callable[[Any], Any] | None = None,
     constrain_stack: Callable[[jax.Array], jax.Array] = lambda stack: stack,
 ) -> optax.GradientTransformationExtraArgs:
     """Returns the configured method, clipped by global norm and guarded, then the averages.
@@ -33,6 +34,7 @@ def make_optimizer(
     Args:
       config: the run.
       learning_rate: learning rate as a function of Optax's count.
+      relative_time: as in `optimizers.RunInfo`.
       constrain_stack: shards stacks of matrices (`optimizers.RunInfo`).
 
     Source: Section 4, "Architecture and Dataset" (AdamW, no weight decay).
@@ -40,6 +42,7 @@ def make_optimizer(
     axes = decoder.matrix_axes(config.model)
     run = RunInfo(
         learning_rate=learning_rate,
+        relative_time=relative_time,
         warmup_steps=config.clock.step_of(config.learning_rate.warmup_end),
         warmup_init=getattr(config.learning_rate, "warmup_init", 0.0),
         matrix_axes=axes,

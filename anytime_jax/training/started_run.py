@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
-import numpy as np
 
 from anytime_jax import __version__
 from anytime_jax.checkpoints.manager import CheckpointManager
@@ -22,7 +21,7 @@ from anytime_jax.training.profiler import Profiler
 from anytime_jax.training.run_failures import LastCheckpoint
 from anytime_jax.training.start_plan import Plan
 from anytime_jax.training.state_memory import describe_program
-from anytime_jax.training.step import Metrics
+from anytime_jax.training.step import Metrics, rates_at
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -90,28 +89,25 @@ class Run:
     def update(self, state: TrainState, tokens: jax.Array) -> tuple[TrainState, Metrics]:
         """Makes the next update, donating `state`; returns the new state and metrics on the device.
 
-        The run counts its updates, and computes the learning rate of each. The rate is a scalar in
-        host memory, which the call copies to the devices of this process: to put it on the devices
-        of all processes beforehand would take a collective an update.
+        The run counts its updates, and computes the rates of each. They are scalars in host memory,
+        which the call copies to the devices of this process: to put them on the devices of all
+        processes beforehand would take a collective an update.
         """
         config = self.plan.config
-        rate, model = (
-            np.float32(config.rate_at(self._updates)),
-            config.stage_at(self._updates).model,
-        )
+        rates, model = rates_at(config, self._updates), config.stage_at(self._updates).model
         self._updates += 1
         if (key := (model, tokens.shape)) not in self._compiled:
             if not self._compiled:
                 self.say("update   compiling ...")
             began = time.perf_counter()
             train_step = self.plan.programs[model].train_step
-            compiled = train_step.lower(state, tokens, rate).compile()
+            compiled = train_step.lower(state, tokens, rates).compile()
             if not self._compiled:
                 seconds = format_duration(time.perf_counter() - began)
                 memory = describe_program(compiled, sharding.device_memory(self.plan.mesh))
                 self.say(f"update   compiled in {seconds}: {memory}")
             self._compiled[key] = compiled
-        return self._compiled[key](state, tokens, rate)
+        return self._compiled[key](state, tokens, rates)
 
     @jax.profiler.annotate_function
     def record(self, step: int, metrics: Metrics) -> None:

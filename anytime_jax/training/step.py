@@ -6,7 +6,7 @@ Shape suffixes: B batch, L length, T = L + 1 tokens of a window, M microbatches,
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,31 @@ from anytime_jax.training.bad_updates import get_guard_state
 from anytime_jax.training.optimizer import make_optimizer
 
 Metrics = dict[str, jax.Array]
+RELATIVE_UPDATES = "relative_updates"  # the metric that has a number for every parameter
+
+
+class Rates(NamedTuple):
+    """What changes from update to update, as arguments of the compiled update: float32 scalars.
+
+    One program then serves every schedule, peak and branch.
+
+    Attributes:
+      learning_rate: the learning rate.
+      relative_time: as in `optimizers.RunInfo`.
+    """
+
+    learning_rate: Any
+    relative_time: Any
+
+
+def rates_at(config: Config, step: int) -> Rates:
+    """Returns the rates of the update after `step` updates."""
+    schedule, clock = config.learning_rate, config.clock
+    before, after = clock.time(step), clock.time(step + 1)
+    relative = 0.0
+    if before >= schedule.warmup_end:
+        relative = (after - before) / after * float(schedule.decay_factor(before))
+    return Rates(np.float32(config.rate_at(step)), np.float32(relative))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,8 +131,7 @@ class Program:
       init: `(seed=config.seed) -> state` before the first update, with random weights.
       init_from_params: `(params) -> state` before the first update; `params` are donated.
       abstract_state: shapes, types and shardings of the state, without any array.
-      train_step: `(state, tokens_BxT, rate) -> (state, metrics)`, with `state` donated.
-        The learning rate is an argument, so that one program serves every schedule.
+      train_step: `(state, tokens_BxT, rates) -> (state, metrics)`, with `state` donated; `Rates`.
       eval_step: `(params, tokens_BxT, weights_B) -> sum of token losses`, for any weight tree.
       window_losses: `(params, tokens_BxT) -> sum of the token losses of each window`.
       token_losses: `(params, tokens_BxT) -> (losses_BxL, is_hit_BxL)`: the loss of each token, and
@@ -195,7 +219,7 @@ def trace_update(program: Program, config: Config, mesh: Mesh) -> jax.stages.Tra
     rows = sharding.batch_sharding(mesh)
     tokens_BxT = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=rows)
     rate = jax.ShapeDtypeStruct((), jnp.float32, sharding=sharding.replicated(mesh))
-    return program.train_step.trace(program.abstract_state, tokens_BxT, rate)
+    return program.train_step.trace(program.abstract_state, tokens_BxT, Rates(rate, rate))
 
 
 def lower_update(program: Program, config: Config, mesh: Mesh) -> jax.stages.Lowered:
@@ -223,7 +247,7 @@ def train_step(
     constrain: sharding.ShardingConstraint,
     state: TrainState,
     tokens_BxT: jax.Array,
-    rate: jax.Array,
+    rates: Rates,
 ) -> tuple[TrainState, Metrics]:
     """Returns the state after one update on a batch of windows, and its metrics."""
     # A batch that has grown is computed in more microbatches of the same size.
@@ -240,7 +264,12 @@ def train_step(
         document_rules(config),
     )
     grad_norm = optax.tree.norm(grads)
-    optimizer = make_optimizer(config, lambda count: rate, constrain_stack=constrain.split_stack)
+    optimizer = make_optimizer(
+        config,
+        learning_rate=lambda count: rates.learning_rate,
+        relative_time=lambda count: rates.relative_time,
+        constrain_stack=constrain.split_stack,
+    )
     with jax.named_scope("optimizer"):
         updates, opt_state = optimizer.update(
             grads,
@@ -253,7 +282,7 @@ def train_step(
     before, after = get_guard_state(state.opt_state), get_guard_state(opt_state)
     metrics = {
         "loss": loss,
-        "lr": rate,
+        "lr": rates.learning_rate,
         "grad_norm": grad_norm,
         "clipped": (grad_norm > config.clip_norm).astype(jnp.float32),
         "update_norm": optax.tree.norm(updates),
@@ -263,8 +292,22 @@ def train_step(
         "skipped": after.skipped,
         "consecutive_skips": after.consecutive_skips,
     }
+    if config.log.relative_updates:
+        metrics[RELATIVE_UPDATES] = _relative_updates(updates, state.params)
     params = cast(decoder.Params, optax.apply_updates(state.params, updates))
     return TrainState(state.step + 1, params, opt_state), metrics
+
+
+def _relative_updates(updates: Any, params: Any) -> jax.Array:
+    """Returns the norm of each parameter's update over its own norm, 0 where that is 0.
+
+    They are one array, in the order of the tree's leaves: the host reads each array on its own.
+    """
+    norms = [
+        jnp.stack([optax.tree.norm(leaf) for leaf in jax.tree.leaves(tree)])
+        for tree in (updates, params)
+    ]
+    return jnp.where(norms[1] > 0, norms[0] / norms[1], 0.0)
 
 
 def _average_time(clock: Clock, step: jax.Array, batch_size: int) -> dict[str, Any]:

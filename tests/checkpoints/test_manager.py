@@ -37,6 +37,7 @@ from anytime_jax.checkpoints.retention import RetentionPolicy
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.config.clock import Clock
 from anytime_jax.errors import ProcessLostError, RunError
+from anytime_jax.training.step import rates_at
 
 # Reads of damaged files leave coroutines behind, which warn when they are garbage-collected.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -83,13 +84,14 @@ def save(run, *states, policy=None, meta=None):
 @pytest.fixture(scope="module")
 def trained():
     """The state of a tiny run after some updates, and its program."""
-    program = small_run.program(small_run.config("unused"), small_run.mesh())
+    config = small_run.config("unused")
+    program = small_run.program(config, small_run.mesh())
     state = program.init()
     count = small_run.BATCH * (small_run.LENGTH + 1)
     tokens = np.arange(count, dtype=np.int32) * 7919 % small_run.VOCABULARY
     for _ in range(3):
         state, _ = program.train_step(
-            state, jnp.asarray(tokens.reshape(small_run.BATCH, -1)), np.float32(1e-2)
+            state, jnp.asarray(tokens.reshape(small_run.BATCH, -1)), rates_at(config, 10)
         )
     return state, program
 

@@ -25,7 +25,7 @@ from anytime_jax.data import dataset_info
 from anytime_jax.data.dataset_info import DatasetInfo
 from anytime_jax.data.windows import Windows
 from anytime_jax.distributed.sharding import local_rows
-from anytime_jax.training import run_data
+from anytime_jax.training import run_data, step
 from anytime_jax.training import start as start_lib
 from anytime_jax.training.evaluator import Evaluator
 from configs import quickstart  # noqa: F401
@@ -170,7 +170,8 @@ def _trace(config, mesh, data, program) -> None:
     )
     weights = jax.ShapeDtypeStruct((config.eval.batch_size,), jnp.float32)
     program.init.trace()
-    jax.eval_shape(program.train_step, state, train_tokens, jax.ShapeDtypeStruct((), jnp.float32))
+    rate = jax.ShapeDtypeStruct((), jnp.float32)
+    jax.eval_shape(program.train_step, state, train_tokens, step.Rates(rate, rate))
     program.eval_step.trace(state.params, eval_tokens, weights)
     if data.splits["train"].documents != NO_FILES and config.batch_size < 10_000:
         order = {"seed": config.data.seed, "repeat": config.data.repeat}

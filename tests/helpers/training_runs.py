@@ -3,7 +3,6 @@
 import dataclasses
 import io
 
-import numpy as np
 import pytest
 import small_run
 import tensorstore
@@ -77,9 +76,9 @@ def update_by_hand(state, config, dataset, sizes, first=0):
     order = {"seed": config.data.seed, "repeat": config.data.repeat}
     windows = MixedWindows(datasets, config.mixture, **order)
     for size in sizes:
-        rate = np.float32(config.rate_at(int(state.step)))
+        rates = step.rates_at(config, int(state.step))
         tokens = sharding.put_batch(mesh, windows.batch(first, size), size)
-        state, metrics = program.train_step(state, tokens, rate)
+        state, metrics = program.train_step(state, tokens, rates)
         first += size
         yield state, metrics
 

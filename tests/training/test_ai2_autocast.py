@@ -15,6 +15,7 @@ from paths import REPOSITORY
 
 from anytime_jax.formats.model_format import layers_to_tensors, split_layers
 from anytime_jax.formats.olmo import OLMO
+from anytime_jax.training import step
 from benchmarks import small
 
 UPDATES, LAST = 400, 100
@@ -47,7 +48,7 @@ def train(tokens, dtype, seed):
     layers = split_layers(jax.device_get(state.params))
     weights = dict(layers_to_tensors(OLMO.tensors(config.model), layers))
     for count, rows in enumerate(tokens):
-        state, row = program.train_step(state, rows, np.float32(config.rate_at(count)))
+        state, row = program.train_step(state, rows, step.rates_at(config, count))
         metrics.append(jax.device_get((row["loss"], row["lr"])))
     losses, rates = np.array(metrics).T
     return losses, rates, weights, config

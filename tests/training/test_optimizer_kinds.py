@@ -327,8 +327,8 @@ def after_updates(mesh, updates=4):
     for i in range(updates):
         rows = rng.integers(0, 300, (config.batch_size, config.model.length + 1), np.int32)
         tokens = sharding.put_batch(mesh, rows[sharding.local_rows(mesh, len(rows))], len(rows))
-        rate = np.float32(config.rate_at(i))
-        state, metrics = program.train_step(state, tokens, rate)
+        rates = step.rates_at(config, i)
+        state, metrics = program.train_step(state, tokens, rates)
         losses.append(float(metrics["loss"]))
     return losses, state
 

@@ -9,6 +9,7 @@ from paths import FIXTURES
 from reference_decoders import OLMO, from_olmo, oracle
 
 from anytime_jax import averaging
+from anytime_jax.training import step
 
 SHAPE = {
     name: getattr(OLMO, name)
@@ -48,8 +49,8 @@ def ours(request, oracle):
     state = first._replace(params=params, opt_state=opt_state)
     rows = []
     for count, tokens in enumerate(oracle["tokens"]):
-        rate = np.float32(config.rate_at(count))
-        state, metrics = program.train_step(state, jnp.asarray(tokens), rate)
+        rates = step.rates_at(config, count)
+        state, metrics = program.train_step(state, jnp.asarray(tokens), rates)
         rows.append(jax.device_get(metrics))
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}, state
 

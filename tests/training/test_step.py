@@ -26,8 +26,8 @@ def train(config=CONFIG, mesh=None, steps=STEPS):
     state = program.init()
     states, metrics = [small_run.leaves(state)], []
     for count, tokens in enumerate(TOKENS[:steps]):
-        rate = np.float32(config.rate_at(count))
-        state, row = program.train_step(state, jnp.asarray(tokens), rate)
+        rates = step.rates_at(config, count)
+        state, row = program.train_step(state, jnp.asarray(tokens), rates)
         states.append(small_run.leaves(state))
         metrics.append({name: float(value) for name, value in row.items()})
     return states, metrics, state
@@ -130,7 +130,7 @@ def test_layouts_of_eight_devices_train_alike(trained, axes, microbatches, compi
     states, metrics, state = train(config, mesh)
     with compilations() as count:
         train_step = small_run.program(config, mesh).train_step
-        state, _ = train_step(state, jnp.asarray(TOKENS[0]), np.float32(1e-2))
+        state, _ = train_step(state, jnp.asarray(TOKENS[0]), step.rates_at(config, 0))
     assert count() == 0
     assert small_run.same_bits(states[0], single_states[0])  # the initial weights
     # Sums in another order change a loss of 6 by some 1e-6.

@@ -27,7 +27,7 @@ EXAMPLES = ("--from=runs/quickstart --config=quickstart --config.model.width=256
 _SAME = "the same at any width"
 _WHY = {
     "optimizer.epsilon": "gradients fall as the width grows, and so does epsilon in the program",
-    "optimizer.weight_decay": "the same: rate x decay does not depend on the width",
+    "optimizer.weight_decay": "the same: what an update takes does not depend on the width",
     "schedule.peak": "what depends on the width is in the program, see below",
     "clip_norm": "under mup the norm of the gradient does not grow with the width",
 }
@@ -173,7 +173,8 @@ def _open_questions(small: Config, large: Config) -> Iterator[str]:
             "Muon's scale 'adam': its changes of activations grow with the root of the width; "
             "tune the small run with optimizer.scale = 'fans'"
         )
-    if _optimizer(small).get("weight_decay"):
+    decay = _optimizer(small).get("weight_decay", 0.0)
+    if decay and not isinstance(decay, str):  # "g2" follows the run
         yield (
             "the horizon of the weight decay: its memory is a number of updates, which suits the "
             "length of the small run"

@@ -1,0 +1,92 @@
+"""Weight decay without a horizon: one share of the run, a fixed decay or none, at every budget.
+
+    python -m anytime_jax.lab.package_text --output=runs/data/packages
+    python -m anytime_jax sweep --study=decays --run --jobs=2
+
+The leaderboard's decoder at a constant rate, 1x to 8x, with no decay of the matrices, three fixed
+decays and three that follow the run ("g1", "g3", "g9"), each with three peaks, for AdamW and Muon.
+At the middle peak two of the fixed ones take as much of a weight at 8x as g3 and g9 do. AdamW's
+inverse square root has no decay, and its cosine has a run for each budget, peak and fixed decay.
+What one seed selects is repeated with three fresh ones.
+
+Cost:   1.1B tokens: five hours of two idle CPU cores.
+Result: docs/evidence/decay.md
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from anytime_jax.lab.studies import leaderboard
+from anytime_jax.lab.studies.leaderboard import ADAMW, MUON, peak
+from anytime_jax.lab.study.plan import Change, Study, StudyRun, chain, grid, runs, seeds, values
+
+ROOT = "runs/studies/decays"
+BUDGETS = (1, 2, 4, 8)
+WARMUP = "96 steps"
+# 0.045 and 0.135 times the rate at the peak 0.012 are g ln(2) / t at 8x, 3,840 updates, for g = 3
+# and g = 9.
+FIXED = values("optimizer.weight_decay", 0.045, 0.135, 0.4)
+GROWING = values("optimizer.weight_decay", "g1", "g3", "g9")
+NONE = values("optimizer.weight_decay", 0.0)
+# Numbers of the middle peak (`peak`), which has one more on either side.
+MIDDLES = {"adamw": -2, "muon": -3, "inverse_sqrt": -1, "cosine": {1: 0, 2: -1, 4: -2, 8: -2}}
+# Names of the runs that were selected, which are repeated with fresh seeds.
+REPORTED: Sequence[str] = ()
+FRESH_SEEDS = 3
+
+
+def get_study() -> Study:
+    """Returns the study."""
+    title = "a decoder of 98,304 block parameters on packages of Python, 1x to 8x."
+    found = first_seed()
+    by_name = {run.name: run for run in found}
+    fresh = seeds(*range(1, FRESH_SEEDS + 1))
+    found += chain(*(runs(x, by_name[x].config, fresh, ROOT) for x in REPORTED))
+    return Study("decays", ROOT, found, title)
+
+
+def get_config(name: str = "") -> ConfigDict:
+    """Returns the configuration of one of the study's runs."""
+    return get_study().run(name).config
+
+
+def first_seed() -> list[StudyRun]:
+    """Returns the runs of the seed that selects."""
+    decays = chain(NONE, FIXED, GROWING)
+    cosines = (
+        grid(values("schedule.horizon", f"{multiple}x"), _peaks(middle), FIXED)
+        for multiple, middle in MIDDLES["cosine"].items()
+    )
+    return chain(
+        runs("cosine", decoder(ADAMW, kind="cosine"), chain(*cosines), ROOT),
+        *(
+            runs(name, decoder(optimizer, kind="constant"), space, ROOT)
+            for name, optimizer in (("adamw", ADAMW), ("muon", MUON))
+            for space in [grid(_peaks(MIDDLES[name]), decays)]
+        ),
+        runs(
+            "inverse_sqrt",
+            decoder(ADAMW, kind="inverse_sqrt", alpha=1920.0),
+            grid(_peaks(MIDDLES["inverse_sqrt"]), NONE),
+            ROOT,
+        ),
+    )
+
+
+def _peaks(middle: int) -> list[Change]:
+    return values("schedule.peak", *(peak(k) for k in range(middle - 1, middle + 2)))
+
+
+def decoder(optimizer: dict[str, Any], **schedule: float | str) -> ConfigDict:
+    """Returns the leaderboard's decoder with a warmup between its two."""
+    config = leaderboard.decoder(**schedule)
+    config.optimizer.update(optimizer)
+    config.optimizer.decay_mask = "matrices"
+    config.schedule.warmup = WARMUP
+    config.stop = "horizon" if schedule["kind"] == "cosine" else f"{BUDGETS[-1]}x"
+    config.averages = ("f12.5", "f25")
+    config.eval.every = f"{BUDGETS[-1]}x"
+    config.log.relative_updates = schedule["kind"] != "cosine"
+    return config
