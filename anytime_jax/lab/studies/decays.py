@@ -4,8 +4,8 @@
     python -m anytime_jax sweep --study=decays --run --jobs=2
 
 The leaderboard's decoder at a constant rate, 1x to 8x, with no decay of the matrices, three fixed
-decays and three that follow the run ("g1", "g3", "g9"), each with three peaks, for AdamW and Muon.
-At the middle peak two of the fixed ones take as much of a weight at 8x as g3 and g9 do. AdamW's
+decays and three that follow the run ("g1", "g3", "g9"), each with three peaks for AdamW and two for
+Muon. At the peak 0.012 two of the fixed ones take as much of a weight at 8x as g3 and g9 do. AdamW's
 inverse square root has no decay, and its cosine has a run for each budget, peak and fixed decay.
 What one seed selects is repeated with three fresh ones.
 
@@ -30,10 +30,21 @@ WARMUP = "96 steps"
 FIXED = values("optimizer.weight_decay", 0.045, 0.135, 0.4)
 GROWING = values("optimizer.weight_decay", "g1", "g3", "g9")
 NONE = values("optimizer.weight_decay", 0.0)
-# Numbers of the middle peak (`peak`), which has one more on either side.
-MIDDLES = {"adamw": -2, "muon": -3, "inverse_sqrt": -1, "cosine": {1: 0, 2: -1, 4: -2, 8: -2}}
-# Names of the runs that were selected, which are repeated with fresh seeds.
-REPORTED: Sequence[str] = ()
+# Numbers of the peaks (`peak`); of cosines, by the multiple of the horizon.
+PEAKS = {"adamw": (-3, -2, -1), "muon": (-4, -3), "inverse_sqrt": (-2, -1, 0)}
+COSINE_PEAKS = {1: (-1, 0, 1), 2: (-2, -1, 0), 4: (-3, -2, -1), 8: (-3, -2, -1)}
+# Names of the runs that are repeated with fresh seeds: those that were selected, and no decay and g3
+# at the peak that was.
+REPORTED: Sequence[str] = (
+    "cosine-horizon=1x-peak=0.024-weight_decay=0.135",
+    "cosine-horizon=2x-peak=0.024-weight_decay=0.045",
+    "cosine-horizon=4x-peak=0.00849-weight_decay=0.4",
+    "cosine-horizon=8x-peak=0.00849-weight_decay=0.4",
+    "adamw-peak=0.00849-weight_decay=0",
+    "adamw-peak=0.00849-weight_decay=0.135",
+    "adamw-peak=0.00849-weight_decay=g1",
+    "adamw-peak=0.00849-weight_decay=g3",
+)
 FRESH_SEEDS = 3
 
 
@@ -56,27 +67,27 @@ def first_seed() -> list[StudyRun]:
     """Returns the runs of the seed that selects."""
     decays = chain(NONE, FIXED, GROWING)
     cosines = (
-        grid(values("schedule.horizon", f"{multiple}x"), _peaks(middle), FIXED)
-        for multiple, middle in MIDDLES["cosine"].items()
+        grid(values("schedule.horizon", f"{multiple}x"), _peaks(numbers), FIXED)
+        for multiple, numbers in COSINE_PEAKS.items()
     )
     return chain(
         runs("cosine", decoder(ADAMW, kind="cosine"), chain(*cosines), ROOT),
         *(
             runs(name, decoder(optimizer, kind="constant"), space, ROOT)
             for name, optimizer in (("adamw", ADAMW), ("muon", MUON))
-            for space in [grid(_peaks(MIDDLES[name]), decays)]
+            for space in [grid(_peaks(PEAKS[name]), decays)]
         ),
         runs(
             "inverse_sqrt",
             decoder(ADAMW, kind="inverse_sqrt", alpha=1920.0),
-            grid(_peaks(MIDDLES["inverse_sqrt"]), NONE),
+            grid(_peaks(PEAKS["inverse_sqrt"]), NONE),
             ROOT,
         ),
     )
 
 
-def _peaks(middle: int) -> list[Change]:
-    return values("schedule.peak", *(peak(k) for k in range(middle - 1, middle + 2)))
+def _peaks(numbers: Sequence[int]) -> list[Change]:
+    return values("schedule.peak", *map(peak, numbers))
 
 
 def decoder(optimizer: dict[str, Any], **schedule: float | str) -> ConfigDict:
