@@ -9,6 +9,7 @@ _LAB = "anytime_jax.lab.optimizers"
 _MUON = {"matrices": "muon"}
 _EXTRAPOLATED = {"kind": f"{_LAB}:EMANesterov", "ema_decay": 0.9, "extrapolation": 0.5}
 KINDS: dict[str, dict[str, Any]] = {
+    "adamw_g2": {"kind": "adamw", "weight_decay": "g2"},
     "muon": {"kind": "muon"},
     "schedule_free_adamw": {"kind": "schedule_free_adamw"},
     "normuon": {"kind": f"{_LAB}:NorMuon"},

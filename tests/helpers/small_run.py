@@ -81,7 +81,8 @@ def program(config: Config, mesh: jax.sharding.Mesh) -> step.Program:
     warmup = config.learning_rate.warmup_end  # which some kinds weigh by
     batch = (config.batch_size, config.microbatches, config.accumulation)
     method = config.optimizer, config.clip_norm, config.guard, warmup, averages
-    key = config.model, *method, *batch, config.clock, config.seed, mesh
+    rest = config.log.relative_updates, config.clock, config.seed, mesh
+    key = config.model, *method, *batch, *rest
     if key not in _programs:
         _programs[key] = step.make_program(config, mesh)
     return _programs[key]

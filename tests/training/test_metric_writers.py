@@ -24,6 +24,7 @@ from anytime_jax.training.metric_writers import (
     check_wandb,
     open_mirrors,
 )
+from anytime_jax.training.step import RELATIVE_UPDATES
 
 MEANS = ("loss", "grad_norm", "clipped", "update_norm")
 NAMES = (*MEANS, "lr")
@@ -94,6 +95,15 @@ def test_row_has_means_since_last_row_and_last_rate():
     ]
     assert meter.interval == {name: [value(7, name), value(8, name)] for name in MEANS}
     assert meter.pause() == []
+
+
+def test_row_has_means_of_relative_updates():
+    meter = Meter(2, lambda step: 64 * step, None, None, ["blocks/qkv", "head"])
+    for step, ratios in ((1, [1.0, 8.0]), (2, [3.0, 4.0])):
+        meter.push(step, on_device(step) | {RELATIVE_UPDATES: np.float32(ratios)})
+    (_, row), *_ = rows(meter.pause())
+    assert [row[f"train/relative_update/{x}"] for x in ("blocks/qkv", "head")] == [2, 6]
+    assert row["train/loss"] == mean_row([1, 2])["train/loss"]
 
 
 def test_push_reads_no_metric_younger_than_ahead():

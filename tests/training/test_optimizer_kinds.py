@@ -33,6 +33,7 @@ CONSTANT = {"kind": "constant", "peak": 1e-2, "warmup": "3 steps"}
 DECAY = {"decay__horizon": "2x", "decay__floor": 0.1, "stop": "horizon"}
 COMMON = {"averages": ("f25",), "checkpoint__every": "100 steps", "log__every": "1 steps"}
 READOUTS = {
+    "adamw_g2": [],
     "muon": [],
     "normuon": [],
     "schedule_free_adamw": ["x"],
@@ -45,6 +46,7 @@ READOUTS = {
 }
 # Trees of matrices in the state besides the average.
 COPIES = {
+    "adamw_g2": 2,
     "muon": 1,
     "normuon": 1,
     "schedule_free_adamw": 2,

@@ -160,3 +160,32 @@ def test_init_compiled_fast_has_bits_of_default_optimization(monkeypatch):
     init = step.make_program(CONFIG, small_run.mesh()).init
     options = {"xla_backend_optimization_level": 3}
     assert small_run.same_bits(init(), init.lower().compile(options)())
+
+
+def test_relative_time_of_updates():
+    """Of a warmup of 3 updates, and then of a batch that doubles at 1x, time 10."""
+    grown = {"batch_growth": (("1x", 16),), "microbatches": 2}
+    config = small_run.config("unused", **grown)
+    found = [step.rates_at(config, count) for count in range(12)]
+    times = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14]
+    expected = [0, 0, 0, *(1 / t for t in times[3:10]), 2 / 12, 2 / 14]
+    np.testing.assert_allclose([x.relative_time for x in found], expected, rtol=1e-6)
+    assert [x.learning_rate for x in found] == [np.float32(config.rate_at(i)) for i in range(12)]
+    decay = {"decay__horizon": "1x", "decay__floor": 0.0, "stop": "horizon"}
+    decaying = small_run.config("unused", **decay)
+    share = step.rates_at(decaying, 9).relative_time
+    assert share == pytest.approx(1 / 10)  # the decay begins here, at 90%
+    branch = small_run.config("unused", branch__from_run="trunk", branch__at="6 steps", **decay)
+    assert step.rates_at(branch, 8).relative_time == pytest.approx(0.5 / 9)
+
+
+def test_relative_updates():
+    config = small_run.config("unused", log__relative_updates=True)
+    program = small_run.program(config, small_run.mesh())
+    state, expected = program.init(), []
+    before = jax.device_get(state.params)
+    state, metrics = program.train_step(state, jnp.asarray(TOKENS[0]), step.rates_at(config, 0))
+    for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(state.params), strict=True):
+        old, new = (np.asarray(x, np.float64) for x in (old, new))
+        expected.append(np.linalg.norm(new - old) / np.linalg.norm(old))
+    np.testing.assert_allclose(metrics[step.RELATIVE_UPDATES], expected, rtol=1e-4)

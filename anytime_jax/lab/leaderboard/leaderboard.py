@@ -24,7 +24,7 @@ from anytime_jax.averaging import LIVE
 from anytime_jax.config.schema import OPTIMIZERS, Config, MeshConfig, all_settings
 from anytime_jax.distributed import sharding
 from anytime_jax.errors import InputError
-from anytime_jax.lab.study.results import COSINE, NOTE, LossCurve, Results, describe
+from anytime_jax.lab.study.results import COSINE, GROWING, NOTE, LossCurve, Results, describe
 from anytime_jax.lab.study.selection import (
     Gap,
     Selection,
@@ -35,6 +35,7 @@ from anytime_jax.lab.study.selection import (
     losses_by_seed,
     reported_seeds,
 )
+from anytime_jax.optimizers.weight_decay import read_growing
 from anytime_jax.plotting import schedule_name
 from anytime_jax.training import state_memory, step
 
@@ -190,6 +191,8 @@ def optimizer_name(optimizer: Any, common: Mapping[str, Any] = MappingProxyType(
     switches = [k for k, x in settings.items() if x is True]
     defaults = {field.name: field.default for field in dataclasses.fields(optimizer)}
     words = {k: x for k, x in settings.items() if isinstance(x, str) and x != defaults[k]}
+    if read_growing(words.get("weight_decay", 0.0)) is not None:
+        words["weight_decay"] = GROWING
     return ", ".join([name, *switches, *([describe(words)] if words else [])])
 
 

@@ -5,8 +5,8 @@
 
 The leaderboard's decoder at a constant rate, 1x to 8x, with no decay of the matrices, three fixed
 decays and three that follow the run ("g1", "g3", "g9"), each with three peaks for AdamW and two for
-Muon. At the peak 0.012 two of the fixed ones take as much of a weight at 8x as g3 and g9 do. AdamW's
-inverse square root has no decay, and its cosine has a run for each budget, peak and fixed decay.
+Muon. At the peak 0.012 two of the fixed ones take as much of a weight at 8x as g3 and g9 do. The
+inverse square root has no decay; AdamW's cosine has a run for each budget, peak and fixed decay.
 What one seed selects is repeated with three fresh ones.
 
 Cost:   1.1B tokens: five hours of two idle CPU cores.
@@ -33,8 +33,8 @@ NONE = values("optimizer.weight_decay", 0.0)
 # Numbers of the peaks (`peak`); of cosines, by the multiple of the horizon.
 PEAKS = {"adamw": (-3, -2, -1), "muon": (-4, -3), "inverse_sqrt": (-2, -1, 0)}
 COSINE_PEAKS = {1: (-1, 0, 1), 2: (-2, -1, 0), 4: (-3, -2, -1), 8: (-3, -2, -1)}
-# Names of the runs that are repeated with fresh seeds: those that were selected, and no decay and g3
-# at the peak that was.
+# Names of the runs that are repeated with fresh seeds: those that were selected, and at that peak
+# no decay and g3.
 REPORTED: Sequence[str] = (
     "cosine-horizon=1x-peak=0.024-weight_decay=0.135",
     "cosine-horizon=2x-peak=0.024-weight_decay=0.045",

@@ -32,10 +32,12 @@ from anytime_jax.config.schema import Config
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.lab.study.plan import Study, StudyRun
 from anytime_jax.lab.study.tasks import check_evaluation
+from anytime_jax.optimizers.weight_decay import read_growing
 
 COSINE = "cosine"  # the schedule of the envelope
 _NOT_COMPARED = re.compile(r"(data\.)?seed$|branch\.|decay\.|schedule\.(kind|horizon|start)$")
 DECAY = ("floor", "shape", "decay", "data")  # settings that a decay from one trunk may vary
+GROWING = "g"  # a weight decay that follows the run, such as "g2"
 NOTE = "note"  # an old run's note on what its settings do not say
 
 
@@ -299,6 +301,8 @@ def _read_run(
     settings |= {name: schedule[name] for name in DECAY if name in schedule}
     settings = {k: json.dumps(v) if isinstance(v, list) else v for k, v in settings.items()}
     settings = {k: float(v) if is_number(v) else v for k, v in settings.items()}
+    if (g := read_growing(settings.get("weight_decay", 0.0))) is not None:
+        settings |= {"weight_decay": GROWING, "g": g}  # the number is tuned, as a fixed decay is
     horizon = None if config.horizon is None else _multiple(clock, config.horizon)
     if config.branch.data:
         settings["data"] = config.branch.data
