@@ -28,12 +28,12 @@ class AdamW:
       weight_decay: decoupled decay of the parameters, times the learning rate; or "g2", "g0.5": an
         update takes g ln(2) dt / t of a parameter, so that its memory is a share of the run.
       decay_mask: the parameters that decay: "all", or the "matrices" of the blocks and the head,
-        without norms and embedding; a head tied to the embedding is the embedding. By default all
-        with a number, and matrices with "g2".
+        without norms and embedding; a head tied to the embedding is the embedding. A decay such as
+        "g2" is of the matrices alone.
 
     Examples:
       >>> optimizers.AdamW(weight_decay=0.1)
-      AdamW(b1=0.9, b2=0.98, epsilon=1e-08, weight_decay=0.1, decay_mask=None)
+      AdamW(b1=0.9, b2=0.98, epsilon=1e-08, weight_decay=0.1, decay_mask='all')
 
     Source: Decoupled Weight Decay Regularization (arXiv 1711.05101). The defaults are the settings
     of the paper, Section 4.
@@ -46,7 +46,7 @@ class AdamW:
     b2: float = 0.98
     epsilon: float = 1e-8
     weight_decay: float | str = 0.0
-    decay_mask: DecayMask | None = None
+    decay_mask: DecayMask = "all"
 
     def __post_init__(self) -> None:
         convert_numbers(self)

@@ -40,10 +40,10 @@ class RunInfo:
         the compiled update as an argument, so there the count is ignored.
       warmup_steps: length of the linear warmup of the rate, in updates.
       warmup_init: rate of the first update of the warmup over the rate at its end.
-      relative_time: the time that an update adds to the run's, over the run's time after it, as a
-        function of Optax's count, for weight decays that follow the run ("g2"): 0 in the warmup,
-        less where the rate decays to a horizon. By default 1 / (count + 1) after the warmup. The
-        trainer passes this to the compiled update, too.
+      relative_time: returns the time that an update adds to the run's, over the run's time after
+        it, for weight decays that follow the run ("g2"): 0 in the warmup, less where the rate
+        decays to a horizon. An argument of the compiled update, too; None for 1 / (count + 1) after
+        the warmup.
       matrix_axes: the parameters of blocks that are matrices, or stacks of them, and the axes of
         these.
       matrices: names of all matrices, also of those outside the blocks; an embedding is none.
@@ -64,7 +64,7 @@ class RunInfo:
     learning_rate: Callable[[Any], Any]
     warmup_steps: int = 0
     warmup_init: float = 0.1
-    relative_time: Callable[[Any], Any] | None = None
+    relative_time: Callable[[], Any] | None = None
     matrix_axes: MatrixAxes = dataclasses.field(default_factory=dict)
     matrices: Collection[str] = ()
     constrain_stack: Callable[[jax.Array], jax.Array] = _identity

@@ -54,7 +54,7 @@ class ScheduleFreeAdamW:
     b2: float = 0.98
     epsilon: float = 1e-8
     weight_decay: float | str = 0.0
-    decay_mask: DecayMask | None = None
+    decay_mask: DecayMask = "all"
     interpolation: float = dataclasses.field(default=0.9, metadata=INHERITED)
 
     def __post_init__(self) -> None:

@@ -6,9 +6,9 @@ forgets over a fixed number of updates, 1 / (eta * weight_decay), which is tuned
 
     min(g ln(2) dt / t, 0.1)
 
-whatever the rate, where dt is the time that it adds. What a run has at time t has decayed to its
-half at `e^(1/g) t`, for any t: the memory is a share of the run, as the windows of averages are. It
-begins after the warmup, and where the rate decays to a horizon it falls with the rate.
+of the matrices, whatever the rate, where dt is the time that it adds. What a run has at time t has
+decayed to its half at `e^(1/g) t`, for any t: the memory is a share of the run, as the windows of
+averages are. It begins after the warmup, and where the rate decays to a horizon it falls with it.
 
     >>> optimizer = optimizers.AdamW(weight_decay="g2")
     >>> rate = optax.constant_schedule(1e-3)
@@ -34,14 +34,13 @@ DecayMask = Literal["all", "matrices"]
 _LARGEST_SHARE = 0.1  # early in a run, g ln(2) / t is large
 
 
-def check_weight_decay(weight_decay: float | str, decay_mask: DecayMask | None) -> None:
+def check_weight_decay(weight_decay: float | str, decay_mask: DecayMask) -> None:
     """Raises a ValueError for settings of a decay that are not allowed."""
     is_fraction = is_number(weight_decay) and 0 <= float(weight_decay) <= 1
     if not is_fraction and read_growing(weight_decay) is None:
         allowed = 'a fraction from 0 to 1, or "g" and a number from 0.01 to 100, as in "g2"'
         reject("weight_decay", weight_decay, allowed)
-    if decay_mask is not None:
-        require_choice("decay_mask", decay_mask, get_args(DecayMask))
+    require_choice("decay_mask", decay_mask, get_args(DecayMask))
 
 
 def read_growing(weight_decay: float | str) -> float | None:
@@ -56,7 +55,7 @@ def descend(
     direction: optax.GradientTransformation,
     weight_decay: float | str,
     run: RunInfo,
-    decay_mask: DecayMask | None = None,
+    decay_mask: DecayMask = "all",
 ) -> optax.GradientTransformationExtraArgs:
     """Returns the descent along a direction, with decoupled weight decay, at the run's rate.
 
@@ -70,30 +69,30 @@ def descend(
     mask = functools.partial(is_decayed, find_mask(weight_decay, decay_mask), run)
     scale = optax.scale_by_learning_rate(run.learning_rate)
     if isinstance(weight_decay, str):
-        # It does not follow the rate, so it comes after it.
         share = functools.partial(decayed_share, weight_decay, run)
-        decay = optax.add_decayed_weights(lambda count: -share(count), mask)
-        return optax.chain(direction, scale, decay)
+        # Without a count of its own in the state, a branch can change from a number and back.
+        taken = (lambda count: -share(count)) if run.relative_time is None else -share(None)
+        # It does not follow the rate, so it comes after it.
+        return optax.chain(direction, scale, optax.add_decayed_weights(taken, mask))
     decays = [optax.add_decayed_weights(weight_decay, mask)] if weight_decay else []
     return optax.chain(direction, *decays, scale)
 
 
 def decayed_share(weight_decay: float | str, run: RunInfo, count: Any) -> Any:
-    """Returns the share of a parameter that the update after `count` takes."""
+    """Returns the share of a parameter that the update after `count`, of Optax, takes."""
     g = read_growing(weight_decay)
     if g is None:
         return jnp.asarray(run.learning_rate(count), jnp.float32) * weight_decay
-    relative_time = run.relative_time or functools.partial(_relative_time, run.warmup_steps)
-    return jnp.minimum(g * math.log(2) * relative_time(count), _LARGEST_SHARE)
+    if run.relative_time is not None:
+        relative_time = run.relative_time()
+    else:
+        relative_time = jnp.where(count < run.warmup_steps, 0.0, 1 / (count + 1))
+    return jnp.minimum(g * math.log(2) * relative_time, _LARGEST_SHARE)
 
 
-def _relative_time(warmup_steps: int, count: jax.Array) -> jax.Array:
-    return jnp.where(count < warmup_steps, 0.0, 1 / (count + 1))
-
-
-def find_mask(weight_decay: float | str, decay_mask: DecayMask | None) -> DecayMask:
-    """Returns which parameters decay, of which the default depends on the decay."""
-    return decay_mask or ("matrices" if isinstance(weight_decay, str) else "all")
+def find_mask(weight_decay: float | str, decay_mask: DecayMask) -> DecayMask:
+    """Returns which parameters decay: with a decay that follows the run, the matrices."""
+    return "matrices" if isinstance(weight_decay, str) else decay_mask
 
 
 def is_decayed(decay_mask: DecayMask, run: RunInfo, params: optax.Params) -> Any:

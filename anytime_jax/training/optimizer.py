@@ -23,7 +23,7 @@ from anytime_jax.training.bad_updates import skip_bad_updates
 def make_optimizer(
     config: Config,
     learning_rate: Callable[[Any], Any],
-    relative_time: Callable[[Any], Any] | None = None,
+    relative_time: Callable[[], Any] | None = None,
     constrain_stack: Callable[[jax.Array], jax.Array] = lambda stack: stack,
 ) -> optax.GradientTransformationExtraArgs:
     """Returns the configured method, clipped by global norm and guarded, then the averages.

@@ -151,7 +151,8 @@ def make_program(config: Config, mesh: Mesh) -> Program:
     """Returns the functions of a run; raises InputError if the mesh does not divide a parameter."""
 
     def init_from_params(params: decoder.Params) -> TrainState:
-        optimizer = make_optimizer(config, lambda count: 0.0)  # no state depends on the rate
+        # No state depends on the rates.
+        optimizer = make_optimizer(config, lambda count: 0.0, relative_time=lambda: 0.0)
         return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
 
     def init(seed: int = config.seed) -> TrainState:
@@ -267,7 +268,7 @@ def train_step(
     optimizer = make_optimizer(
         config,
         learning_rate=lambda count: rates.learning_rate,
-        relative_time=lambda count: rates.relative_time,
+        relative_time=lambda: rates.relative_time,
         constrain_stack=constrain.split_stack,
     )
     with jax.named_scope("optimizer"):

@@ -89,7 +89,7 @@ INVALID = [
     (AdamW, "b2", (1.0, True)),
     (AdamW, "epsilon", (0, 1e-60)),
     (AdamW, "weight_decay", (-0.1, 1.1)),
-    (AdamW, "decay_mask", ("norms", 1)),
+    (AdamW, "decay_mask", ("norms", None)),
     (AdamW, "weight_decay", ("g", "g0", "g-1", "2", "g1e3", "G2")),
     (ScheduleFreeAdamW, "decay_mask", ("",)),
     (Muon, "momentum", (1.0,)),

@@ -77,20 +77,9 @@ def test_half_of_a_weight_is_left_after_a_share_of_the_run(g):
     assert params["matrix"] == pytest.approx(0.5, rel=2e-3)
 
 
-def test_all_parameters_decay_if_told_to():
-    trees = [
-        list(run(AdamW(weight_decay="g2", decay_mask=mask).transform(RUN)))[-1][0]
-        for mask in (None, "matrices", "all")
-    ]
-    np.testing.assert_array_equal(trees[0]["bias"], trees[1]["bias"])
-    np.testing.assert_array_equal(trees[0]["matrix"], trees[1]["matrix"])
-    np.testing.assert_array_equal(trees[0]["matrix"], trees[2]["matrix"])
-    assert np.abs(trees[0]["bias"] - trees[2]["bias"]).max() > 1e-3
-
-
 def test_a_run_tells_its_time():
     """As the trainer does: the count of the optimizer does not matter."""
-    info = dataclasses.replace(RUN, relative_time=lambda count: jnp.float32(0.01))
+    info = dataclasses.replace(RUN, relative_time=lambda: jnp.float32(0.01))
     transform = AdamW(weight_decay="g2").transform(info)
     params = {"matrix": jnp.ones(())}
     updates, _ = transform.update({"matrix": jnp.zeros(())}, transform.init(params), params)
