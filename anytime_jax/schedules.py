@@ -119,7 +119,7 @@ class Schedule(abc.ABC):
         """Returns the float64 learning rates at times, integers of any shape."""
         return np.asarray(self._rate(self._read_times(times), np), dtype=np.float64)
 
-    def decay_factor(self, times: Any) -> np.ndarray:
+    def remaining_fraction(self, times: Any) -> np.ndarray:
         """Returns, in float64, what a decay to the horizon leaves of the rate at times.
 
         It is 1 for a schedule without a horizon, and up to the start of a decay.
@@ -374,10 +374,10 @@ class Decay(Schedule):
     def _end_rate(self) -> float:
         return self.floor * self.trunk.peak
 
-    def decay_factor(self, times: Any) -> np.ndarray:
+    def remaining_fraction(self, times: Any) -> np.ndarray:
         """Returns the rate over the rate at the start of the decay."""
         times = self._read_times(times)
-        before = self.trunk.decay_factor(np.minimum(times, self.start))
+        before = self.trunk.remaining_fraction(np.minimum(times, self.start))
         if not self._start_rate:
             return before
         return before * self.evaluate(np.maximum(times, self.start)) / self._start_rate
@@ -434,9 +434,9 @@ class WSD(Schedule):
         trunk = Constant(self.peak, self.warmup, self.warmup_init)
         return Decay(trunk, start, self.horizon, self.floor, self.shape)
 
-    def decay_factor(self, times: Any) -> np.ndarray:
+    def remaining_fraction(self, times: Any) -> np.ndarray:
         """Returns the rate over the constant rate."""
-        return self._decay.decay_factor(times)
+        return self._decay.remaining_fraction(times)
 
     def _rate(self, t: Any, xp: ModuleType) -> Any:
         return self.formula(t, xp)  # the constant rate has the warmup

@@ -339,9 +339,9 @@ def test_what_a_decay_leaves_of_the_rate():
     trunk = schedules.inverse_sqrt(2.0, alpha=7, warmup=10)
     branch = schedules.Decay(trunk, start=90, horizon=100, floor=0.0)
     for decay in (wsd, branch):
-        np.testing.assert_allclose(decay.decay_factor(times), [1, 1, 1, 1, 0.5, 0])
+        np.testing.assert_allclose(decay.remaining_fraction(times), [1, 1, 1, 1, 0.5, 0])
     cosine = schedules.cosine(2.0, horizon=90, warmup=10, floor=0.1)
-    np.testing.assert_allclose(cosine.decay_factor([0, 10, 50, 90]), [1, 1, 0.55, 0.1])
-    np.testing.assert_array_equal(trunk.decay_factor(times), 1)
+    np.testing.assert_allclose(cosine.remaining_fraction([0, 10, 50, 90]), [1, 1, 0.55, 0.1])
+    np.testing.assert_array_equal(trunk.remaining_fraction(times), 1)
     twice = schedules.Decay(cosine, start=50, horizon=60, floor=0.0)
-    np.testing.assert_allclose(twice.decay_factor([50, 55, 60]), [0.55, 0.275, 0], atol=1e-12)
+    np.testing.assert_allclose(twice.remaining_fraction([50, 55, 60]), [0.55, 0.275, 0], atol=1e-12)

@@ -26,7 +26,8 @@ class AdamW:
       b2: decay of the second moment.
       epsilon: added to the root of the second moment.
       weight_decay: decoupled decay of the parameters, times the learning rate; or "g2", "g0.5": an
-        update takes g ln(2) dt / t of a parameter, so that its memory is a share of the run.
+        update takes min(g ln(2) dt / t, 0.1) of every matrix instead, where dt is the time that it
+        adds to the run's and t the time after it.
       decay_mask: the parameters that decay: "all", or the "matrices" of the blocks and the head,
         without norms and embedding; a head tied to the embedding is the embedding. A decay such as
         "g2" is of the matrices alone.

@@ -40,10 +40,6 @@ class RunInfo:
         the compiled update as an argument, so there the count is ignored.
       warmup_steps: length of the linear warmup of the rate, in updates.
       warmup_init: rate of the first update of the warmup over the rate at its end.
-      relative_time: returns the time that an update adds to the run's, over the run's time after
-        it, for weight decays that follow the run ("g2"): 0 in the warmup, less where the rate
-        decays to a horizon. An argument of the compiled update, too; None for 1 / (count + 1) after
-        the warmup.
       matrix_axes: the parameters of blocks that are matrices, or stacks of them, and the axes of
         these.
       matrices: names of all matrices, also of those outside the blocks; an embedding is none.
@@ -52,6 +48,10 @@ class RunInfo:
         is parametrized for it ("mup"), else 1. An optimizer that follows it says so with
         `follows_width = True`.
       growing_matrices: names of the matrices whose rows and columns both grow with the width.
+      relative_time: returns the time that an update adds to the run's, over the run's time after
+        it, for weight decays that follow the run ("g2"). It is 0 in the warmup, and is multiplied
+        by what a decay to a horizon leaves of the rate. It is called in every update; None stands
+        for 1 / (count + 1) after the warmup.
 
     Examples:
       >>> run = optimizers.RunInfo(optax.constant_schedule(1e-2))
@@ -64,12 +64,12 @@ class RunInfo:
     learning_rate: Callable[[Any], Any]
     warmup_steps: int = 0
     warmup_init: float = 0.1
-    relative_time: Callable[[], Any] | None = None
     matrix_axes: MatrixAxes = dataclasses.field(default_factory=dict)
     matrices: Collection[str] = ()
     constrain_stack: Callable[[jax.Array], jax.Array] = _identity
     width_growth: float = 1.0
     growing_matrices: Collection[str] = ()
+    relative_time: Callable[[], Any] | None = None
 
 
 def scale_with_width(

@@ -10,7 +10,7 @@ import optax
 from anytime_jax.checks import require_not_negative
 from anytime_jax.optimizers.adamw import AdamW
 from anytime_jax.optimizers.interface import RunInfo, parameter_name, width_growth
-from anytime_jax.optimizers.weight_decay import decayed_share, find_mask, is_decayed
+from anytime_jax.optimizers.weight_decay import is_decayed, mask_name, share_taken
 
 _LEAST_NEWEST = 1e-4  # least weight of the newest iterate in the average
 
@@ -95,8 +95,8 @@ class Pace(AdamW):
                 decay = share if decays else 0.0
                 return -rate * direction - decay * theta + pull * (ema - theta)
 
-            share = decayed_share(self.weight_decay, run, state.count)
-            decays = is_decayed(find_mask(self.weight_decay, self.decay_mask), run, params)
+            share = share_taken(self.weight_decay, run, state.count)
+            decays = is_decayed(mask_name(self.weight_decay, self.decay_mask), run, params)
             moves = jax.tree_util.tree_map_with_path(move, params, state.ema, mean, square, decays)
             moves = jax.tree.map(lambda step, p: step.astype(p.dtype), moves, params)
             ema = jax.tree.map(

@@ -1,26 +1,29 @@
-"""Decoupled weight decay: a number times the learning rate, or one whose memory grows with the run.
+"""Decoupled weight decay: a number times the learning rate, or a share that follows the run.
 
-With a number, an update at the rate eta takes `eta * weight_decay` of a parameter, so that it
-forgets over a fixed number of updates, 1 / (eta * weight_decay), which is tuned to a horizon. With
-"g2", where g = 2, an update that brings the run's time to t takes
+With a number, an update at the rate eta takes `eta * weight_decay` of a parameter. Without
+gradients a weight is halved in a fixed number of updates, which is tuned to the length of a run.
+With "g2", where g = 2, an update takes
 
     min(g ln(2) dt / t, 0.1)
 
-of the matrices, whatever the rate, where dt is the time that it adds. What a run has at time t has
-decayed to its half at `e^(1/g) t`, for any t: the memory is a share of the run, as the windows of
-averages are. It begins after the warmup, and where the rate decays to a horizon it falls with it.
+of every matrix, whatever the rate, where dt is the time that it adds to the run's and t the time
+after it. Without gradients, a weight at time t is halved by the time `e^(1/g) t`, for any t. This
+decay begins after the warmup, and a run should have one: without it, the first updates take the
+most. In the trainer, it falls with the rate where that decays to a horizon.
 
     >>> optimizer = optimizers.AdamW(weight_decay="g2")
     >>> rate = optax.constant_schedule(1e-3)
     >>> run = optimizers.RunInfo(rate, warmup_steps=10, matrices=["w"])
     >>> descent = optimizer.transform(run)
 
-Sources: decay tuned to a horizon, arXiv 2405.13698 and arXiv 2505.13738.
+Sources: a fixed decay is tuned to the length of a run: arXiv 2405.13698 (as one over it), arXiv
+2505.13738 (as a power of the tokens per parameter).
 """
 
 import functools
 import math
 import re
+from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 import jax
@@ -37,15 +40,15 @@ _LARGEST_SHARE = 0.1  # early in a run, g ln(2) / t is large
 def check_weight_decay(weight_decay: float | str, decay_mask: DecayMask) -> None:
     """Raises a ValueError for settings of a decay that are not allowed."""
     is_fraction = is_number(weight_decay) and 0 <= float(weight_decay) <= 1
-    if not is_fraction and read_growing(weight_decay) is None:
+    if not is_fraction and parse_g(weight_decay) is None:
         allowed = 'a fraction from 0 to 1, or "g" and a number from 0.01 to 100, as in "g2"'
         reject("weight_decay", weight_decay, allowed)
     require_choice("decay_mask", decay_mask, get_args(DecayMask))
 
 
-def read_growing(weight_decay: float | str) -> float | None:
+def parse_g(weight_decay: float | str) -> float | None:
     """Returns the g of a decay such as "g2"; None for a number, or other text."""
-    if not isinstance(weight_decay, str) or not re.fullmatch(r"g\d+(\.\d+)?", weight_decay):
+    if not isinstance(weight_decay, str) or not re.fullmatch(r"g[0-9]+(\.[0-9]+)?", weight_decay):
         return None
     g = float(weight_decay[1:])
     return g if 0.01 <= g <= 100 else None
@@ -66,21 +69,40 @@ def descend(
       >>> descent.update(params, descent.init(params), params)[0]
       Array(-0.55, dtype=float32)
     """
-    mask = functools.partial(is_decayed, find_mask(weight_decay, decay_mask), run)
+    check_weight_decay(weight_decay, decay_mask)
+    mask = functools.partial(is_decayed, mask_name(weight_decay, decay_mask), run)
     scale = optax.scale_by_learning_rate(run.learning_rate)
+    before = after = optax.identity()
     if isinstance(weight_decay, str):
-        share = functools.partial(decayed_share, weight_decay, run)
-        # Without a count of its own in the state, a branch can change from a number and back.
-        taken = (lambda count: -share(count)) if run.relative_time is None else -share(None)
-        # It does not follow the rate, so it comes after it.
-        return optax.chain(direction, scale, optax.add_decayed_weights(taken, mask))
-    decays = [optax.add_decayed_weights(weight_decay, mask)] if weight_decay else []
-    return optax.chain(direction, *decays, scale)
+        after = _take_share(weight_decay, run, mask)  # whatever the rate
+    elif weight_decay:
+        before = optax.add_decayed_weights(weight_decay, mask)
+    # The state has the same places with any decay, so that a branch may change it.
+    return optax.chain(direction, before, scale, after)
 
 
-def decayed_share(weight_decay: float | str, run: RunInfo, count: Any) -> Any:
+def _take_share(
+    weight_decay: str, run: RunInfo, mask: Callable[[optax.Params], Any]
+) -> optax.GradientTransformation:
+    """Takes a share of some parameters; counts updates if the run does not tell its time."""
+    if run.relative_time is None:
+        share = functools.partial(share_taken, weight_decay, run)
+        return optax.add_decayed_weights(lambda count: -share(count), mask)
+
+    def take(updates: optax.Updates, params: optax.Params | None) -> optax.Updates:
+        if params is None:
+            raise ValueError("a weight decay needs the parameters: call update(..., params=params)")
+        share = share_taken(weight_decay, run, None)
+        return jax.tree.map(
+            lambda x, p, decays: x - share * p if decays else x, updates, params, mask(params)
+        )
+
+    return optax.stateless(take)
+
+
+def share_taken(weight_decay: float | str, run: RunInfo, count: Any) -> Any:
     """Returns the share of a parameter that the update after `count`, of Optax, takes."""
-    g = read_growing(weight_decay)
+    g = parse_g(weight_decay)
     if g is None:
         return jnp.asarray(run.learning_rate(count), jnp.float32) * weight_decay
     if run.relative_time is not None:
@@ -90,8 +112,8 @@ def decayed_share(weight_decay: float | str, run: RunInfo, count: Any) -> Any:
     return jnp.minimum(g * math.log(2) * relative_time, _LARGEST_SHARE)
 
 
-def find_mask(weight_decay: float | str, decay_mask: DecayMask) -> DecayMask:
-    """Returns which parameters decay: with a decay that follows the run, the matrices."""
+def mask_name(weight_decay: float | str, decay_mask: DecayMask) -> DecayMask:
+    """Returns the word for which parameters decay: those of "g2" are the matrices."""
     return "matrices" if isinstance(weight_decay, str) else decay_mask
 
 
@@ -113,7 +135,8 @@ def is_decayed(decay_mask: DecayMask, run: RunInfo, params: optax.Params) -> Any
     mask = jax.tree_util.tree_map_with_path(decays, params)
     if not any(jax.tree.leaves(mask)):
         raise ValueError(
-            f"decay_mask = {decay_mask!r} needs the names of the matrices, but RunInfo.matrices = "
-            f"{sorted(run.matrices)} has none of the parameters"
+            "a decay of the matrices alone (decay_mask = 'matrices', or a weight_decay such as "
+            f"'g2') needs their names, but RunInfo.matrices = {sorted(run.matrices)} has none of "
+            "the parameters"
         )
     return mask

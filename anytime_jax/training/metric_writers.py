@@ -100,11 +100,12 @@ class Meter:
         step, on_device = self._pending.popleft()
         on_host = jax.device_get(on_device)
         relative_updates = on_host.pop(RELATIVE_UPDATES, ())
+        names = self._parameters if len(relative_updates) else ()
         metrics = {name: float(value) for name, value in on_host.items()}
         if not metrics["consecutive_skips"]:  # a skipped update may have a loss of NaN
             of_parameters = {
                 f"relative_update/{name}": float(x)
-                for name, x in zip(self._parameters, relative_updates, strict=False)
+                for name, x in zip(names, relative_updates, strict=True)
             }
             means = {name: metrics[name] for name in _MEANS} | of_parameters
             for name, value in means.items():

@@ -37,7 +37,7 @@ RELATIVE_UPDATES = "relative_updates"  # the metric that has a number for every 
 
 
 class Rates(NamedTuple):
-    """What changes from update to update, as arguments of the compiled update: float32 scalars.
+    """Float32 scalars that the host computes for each update, arguments of the compiled update.
 
     One program then serves every schedule, peak and branch.
 
@@ -56,7 +56,7 @@ def rates_at(config: Config, step: int) -> Rates:
     before, after = clock.time(step), clock.time(step + 1)
     relative = 0.0
     if before >= schedule.warmup_end:
-        relative = (after - before) / after * float(schedule.decay_factor(before))
+        relative = (after - before) / after * float(schedule.remaining_fraction(before))
     return Rates(np.float32(config.rate_at(step)), np.float32(relative))
 
 

@@ -30,6 +30,7 @@ class Group:
     pair: tuple = ()
     text: str = ""
     place: str | tuple = ""
+    decay: float | str = 0.0
 
     def __post_init__(self):
         if self.count < 0:
@@ -108,6 +109,7 @@ def test_unknown_and_missing_names_are_told():
         ),  # Python would warn
         *(("place", "data/x", "data/x"), ("place", '{"a": ("x", 1.0)}', (("a", ("x", 1.0)),))),
         ("pair", '{"0x": 8, "0.5x": 16}', (("0x", 8), ("0.5x", 16))),
+        *(("decay", "0.1", 0.1), ("decay", "1", 1.0), ("decay", "g2", "g2"), ("decay", "", "")),
     ],
 )
 def test_text_is_parsed_as_the_type_of_its_setting(name, text, value):

@@ -10,7 +10,7 @@ from paths import REPOSITORY
 
 from anytime_jax.commands import command_line, dispatch
 from anytime_jax.config import python_files, schema
-from anytime_jax.lab import decay_regrets, loss_by_position
+from anytime_jax.lab import loss_by_position, weight_decay_regrets
 from anytime_jax.lab.package_text import package_text_command
 from anytime_jax.lab.width import best_peaks
 
@@ -22,14 +22,14 @@ COMMAND = re.compile(r"^ *\$? *\S*python -m anytime_jax([. ])([\w.]+) *(.*)", re
 # What a module is that is run by its own name, after `anytime_jax.`
 PROGRAMS = {
     "main": "train",
-    "lab.decay_regrets": "decay_regrets",
+    "lab.weight_decay_regrets": "weight_decay_regrets",
     "lab.loss_by_position": "loss_by_position",
     "lab.package_text": "package_text",
     "lab.width.best_peaks": "best_peaks",
 }
 MODULES = {
     "best_peaks": best_peaks,
-    "decay_regrets": decay_regrets,
+    "weight_decay_regrets": weight_decay_regrets,
     "loss_by_position": loss_by_position,
     "package_text": package_text_command,
 }

@@ -77,10 +77,19 @@ def test_half_of_a_weight_is_left_after_a_share_of_the_run(g):
     assert params["matrix"] == pytest.approx(0.5, rel=2e-3)
 
 
-def test_a_run_tells_its_time():
+@pytest.mark.parametrize("kind", EVERY)
+def test_a_run_tells_its_time_in_every_update(kind):
     """As the trainer does: the count of the optimizer does not matter."""
-    info = dataclasses.replace(RUN, relative_time=lambda: jnp.float32(0.01))
-    transform = AdamW(weight_decay="g2").transform(info)
-    params = {"matrix": jnp.ones(())}
-    updates, _ = transform.update({"matrix": jnp.zeros(())}, transform.init(params), params)
-    assert updates["matrix"] == pytest.approx(-0.02 * math.log(2), rel=1e-6)
+    times = [0.0]
+    info = dataclasses.replace(RUN, relative_time=lambda: jnp.float32(times[-1]))
+    transform = kind(weight_decay="g2").transform(info)
+    params = {"matrix": jnp.ones((3, 2))}
+    state, zeros = transform.init(params), jax.tree.map(jnp.zeros_like, params)
+    updates, state = transform.update(zeros, state, params)
+    np.testing.assert_allclose(updates["matrix"], 0, atol=1e-6)
+    times.append(0.01)
+    updates, _ = transform.update(zeros, state, params)
+    moved = -np.asarray(updates["matrix"])
+    assert 0 < moved.min() <= moved.max() < 0.022 * math.log(2)
+    if kind in (AdamW, Muon, NorMuon):
+        np.testing.assert_allclose(moved, 0.02 * math.log(2), rtol=1e-5)

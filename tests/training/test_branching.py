@@ -288,12 +288,11 @@ def test_named_settings_and_averages_may_change(trunk, dataset, tmp_path):
     assert outcome == Outcome(30, "stop")
 
 
-def test_decay_may_begin_to_follow_the_run_in_a_branch(trunk, dataset, tmp_path):
-    """The state of an optimizer is the same with a number and with "g2"."""
+def test_weight_decay_may_change_in_a_branch(trunk, branched, dataset, tmp_path):
     named = {"branch__change": ("optimizer.weight_decay",), "optimizer__weight_decay": "g2"}
     outcome, _ = leave(tmp_path, trunk, dataset, **named)
     assert outcome == Outcome(20, "stop")
-    assert bits(tmp_path, 20) != bits(trunk, 20)
+    assert bits(tmp_path, 20) != bits(branched[0], 20)
 
 
 def test_rejects_trunk_that_is_missing_or_itself(trunk, dataset, tmp_path):

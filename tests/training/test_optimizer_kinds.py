@@ -109,6 +109,18 @@ def test_one_program_serves_trunk_branch_and_every_peak(kind):
     assert len(texts) == 1
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_weight_decay_has_the_same_state(kind):
+    """So that a branch may change it."""
+    found = set()
+    for decay in (0.0, 0.1, "g2"):
+        changes = optimizer(kind, weight_decay=decay, decay_mask="matrices")
+        config = small_run.config("run", schedule=CONSTANT, **changes)
+        state = step.make_program(config, small_run.mesh()).abstract_state.opt_state
+        found.add(tuple(flatten_by_name(state)))
+    assert len(found) == 1
+
+
 # Read-outs
 
 

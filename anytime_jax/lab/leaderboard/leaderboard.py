@@ -35,7 +35,7 @@ from anytime_jax.lab.study.selection import (
     losses_by_seed,
     reported_seeds,
 )
-from anytime_jax.optimizers.weight_decay import read_growing
+from anytime_jax.optimizers.weight_decay import parse_g
 from anytime_jax.plotting import schedule_name
 from anytime_jax.training import state_memory, step
 
@@ -191,7 +191,7 @@ def optimizer_name(optimizer: Any, common: Mapping[str, Any] = MappingProxyType(
     switches = [k for k, x in settings.items() if x is True]
     defaults = {field.name: field.default for field in dataclasses.fields(optimizer)}
     words = {k: x for k, x in settings.items() if isinstance(x, str) and x != defaults[k]}
-    if read_growing(words.get("weight_decay", 0.0)) is not None:
+    if parse_g(words.get("weight_decay", 0.0)) is not None:
         words["weight_decay"] = GROWING
     return ", ".join([name, *switches, *([describe(words)] if words else [])])
 

@@ -7,7 +7,7 @@ The leaderboard's decoder at a constant rate, 1x to 8x, with no decay of the mat
 decays and three that follow the run ("g1", "g3", "g9"), each with three peaks for AdamW and two for
 Muon. At the peak 0.012 two of the fixed ones take as much of a weight at 8x as g3 and g9 do. The
 inverse square root has no decay; AdamW's cosine has a run for each budget, peak and fixed decay.
-What one seed selects is repeated with three fresh ones.
+What one seed selects of AdamW is repeated with fresh seeds.
 
 Cost:   1.1B tokens: five hours of two idle CPU cores.
 Result: docs/evidence/decay.md

@@ -32,7 +32,7 @@ from anytime_jax.config.schema import Config
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.lab.study.plan import Study, StudyRun
 from anytime_jax.lab.study.tasks import check_evaluation
-from anytime_jax.optimizers.weight_decay import read_growing
+from anytime_jax.optimizers.weight_decay import parse_g
 
 COSINE = "cosine"  # the schedule of the envelope
 _NOT_COMPARED = re.compile(r"(data\.)?seed$|branch\.|decay\.|schedule\.(kind|horizon|start)$")
@@ -301,8 +301,8 @@ def _read_run(
     settings |= {name: schedule[name] for name in DECAY if name in schedule}
     settings = {k: json.dumps(v) if isinstance(v, list) else v for k, v in settings.items()}
     settings = {k: float(v) if is_number(v) else v for k, v in settings.items()}
-    if (g := read_growing(settings.get("weight_decay", 0.0))) is not None:
-        settings |= {"weight_decay": GROWING, "g": g}  # the number is tuned, as a fixed decay is
+    if (g := parse_g(settings.get("weight_decay", 0.0))) is not None:
+        settings |= {"weight_decay": GROWING, "decay_g": g}  # a number, which is tuned
     horizon = None if config.horizon is None else _multiple(clock, config.horizon)
     if config.branch.data:
         settings["data"] = config.branch.data

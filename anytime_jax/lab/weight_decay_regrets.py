@@ -2,8 +2,8 @@
 
 The regret of a run without a horizon at a budget is its loss minus the least that any such run of
 its optimizer has there. Of each decay, the peak is the one whose largest regret is least. The first
-seed selects, on the sets that select, and has these regrets; decays that were repeated with fresh
-seeds are compared on the reported sets, paired. The tables go between <!-- decay regrets --> and
+seed selects, on the sets that select, and has these regrets. Decays that were repeated with other
+seeds are compared, paired. The tables go between <!-- weight decay regrets --> and
 <!-- end --> of the page.
 """
 
@@ -23,13 +23,13 @@ from anytime_jax.lab import module_command, page_block
 from anytime_jax.lab.study import study_files
 from anytime_jax.lab.study.results import LossCurve, Results
 from anytime_jax.lab.study.selection import gap_at
-from anytime_jax.optimizers.weight_decay import read_growing
+from anytime_jax.models import decoder
+from anytime_jax.optimizers.weight_decay import parse_g
 from anytime_jax.tables import Table, numbers
 
 EXAMPLES = ("--study=decays --page=docs/evidence/decay.md",)
 
 _UPDATE = "train/relative_update/blocks/"
-_NORM = "/scale"  # the parameters of blocks that are not matrices
 _Regrets = Mapping[float, float]
 
 
@@ -74,8 +74,9 @@ def relative_updates(results: Results, curve: LossCurve) -> dict[float, float]:
     Each is over the rows of the last tenth before the multiple. Empty if they were not recorded.
     """
     config = configuration(results, curve)
+    names = {_UPDATE + name for name in decoder.matrix_axes(config.model)}
     rows = [
-        (row.step, [math.log(x) for k, x in row.values.items() if _is_of_matrix(k) and x > 0])
+        (row.step, [math.log(x) for k, x in row.values.items() if k in names and x > 0])
         for row in read_records(config.run_dir)
     ]
     found = {}
@@ -85,10 +86,6 @@ def relative_updates(results: Results, curve: LossCurve) -> dict[float, float]:
         if near:
             found[m] = float(np.exp(np.mean(near)))
     return found
-
-
-def _is_of_matrix(name: str) -> bool:
-    return name.startswith(_UPDATE) and not name.endswith(_NORM)
 
 
 def power_of_time(values: Mapping[float, float]) -> float:
@@ -133,22 +130,27 @@ def make_tables(results: Results) -> Iterator[Table]:
 
 
 def _pairs(results: Results, at: Sequence[str]) -> Iterator[Table]:
-    """Yields the differences to a fixed decay, of curves that were repeated at its peak."""
+    """Yields the differences to the largest fixed decay that was repeated at the same peak."""
     table = Table("", ["optimizer", "schedule", "peak", "decay", "minus", *numbers("seeds", *at)])
     for optimizer, curves in of_optimizers(results).items():
-        repeated = [x for x in curves if len(results.replicates(x)) > 1]
-        fixed = [x for x in repeated if read_growing(decay_of(results, x)) is None]
-        base = max(fixed, key=lambda x: float(decay_of(results, x)), default=None)
-        for curve in repeated:
-            if base is None or curve is base or curve.kind != base.kind:
+        groups: dict[tuple[str, float], list[LossCurve]] = {}
+        for curve in curves:
+            groups.setdefault((curve.kind, curve.settings["peak"]), []).append(curve)
+        for (schedule, peak), group in groups.items():
+            repeated = [x for x in group if len(results.replicates(x)) > 1]
+            fixed = [x for x in repeated if parse_g(decay_of(results, x)) is None]
+            if not fixed:
                 continue
-            gaps = [gap_at(results, curve, m, {m: base}) for m in results.multiples]
-            table.add_row(
-                *(optimizer, curve.kind, f"{curve.settings['peak']:g}"),
-                *(decay_of(results, curve), decay_of(results, base)),
-                min(gap.reported_seeds for gap in gaps),
-                *(f"{gap.mean:+.4f} ± {gap.half_width:.4f}" for gap in gaps),
-            )
+            base = max(fixed, key=lambda x: float(decay_of(results, x)))
+            for curve in repeated:
+                gaps = [gap_at(results, curve, m, {m: base}) for m in results.multiples]
+                seeds = min(gap.reported_seeds for gap in gaps)
+                if curve is not base and seeds > 1:
+                    table.add_row(
+                        *(optimizer, schedule, f"{peak:g}"),
+                        *(decay_of(results, curve), decay_of(results, base), seeds),
+                        *(f"{gap.mean:+.4f} ± {gap.half_width:.4f}" for gap in gaps),
+                    )
     if table.rows:
         yield table
 
@@ -178,13 +180,14 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     for table in pairs:
         parts += [
-            "Differences of losses at the same peak, on the sets that are reported, by fresh seeds "
-            "with the same initial weights and data ± half the 95% interval, by Student's t over "
-            "the seeds or the sets, whichever is wider.",
+            "Differences of losses at the same peak, paired: from the same initial weights, on the "
+            "same data, ± half the 95% interval by Student's t over the seeds or over the sets, "
+            "whichever is wider. They are of the sets that are reported, and of the seeds that did "
+            "not select, if the study has such sets.",
             table.to_markdown(),
         ]
     page_block.replace_block(
-        arguments.page, "decay regrets", "\n\n".join(parts), title="Weight decay"
+        arguments.page, "weight decay regrets", "\n\n".join(parts), title="Weight decay"
     )
     for line in (*warnings, f"{len(first.rows)} weight decays: {arguments.page}"):
         open_console().print(line)
@@ -192,4 +195,4 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    module_command.run_and_exit(sys.modules[__name__], "decay_regrets")
+    module_command.run_and_exit(sys.modules[__name__], "weight_decay_regrets")

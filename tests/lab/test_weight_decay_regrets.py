@@ -9,7 +9,7 @@ from paths import REPOSITORY
 from run_command import run_command
 
 from anytime_jax.checkpoints.metric_records import Row
-from anytime_jax.lab import decay_regrets
+from anytime_jax.lab import weight_decay_regrets
 from anytime_jax.lab.study.plan import Study, chain, grid, runs, seeds, values
 from anytime_jax.lab.study.results import Results
 
@@ -45,7 +45,7 @@ def study_fixture(tmp_path, monkeypatch):
 
 def test_command_writes_regrets_and_differences(study, tmp_path, capsys):
     page = tmp_path / "page.md"
-    assert run_command(decay_regrets, [f"--study={study.root}", f"--page={page}"]) == 0
+    assert run_command(weight_decay_regrets, [f"--study={study.root}", f"--page={page}"]) == 0
     rows = [[x.strip() for x in line.split("|")[1:-1]] for line in page.read_text().splitlines()]
     found = {tuple(x[:6]): x[6:] for x in rows if len(x) == 10 and x[0] == "adamw"}
     of_decay = {x[2]: x[3:] for x in rows if len(x) == 12 and x[0] == "adamw"}
@@ -66,17 +66,17 @@ def test_relative_updates_of_matrices(study, monkeypatch):
     """They fall as the root of time, before each budget; scales of norms do not count."""
 
     def read_records(run_dir):
-        names = "train/relative_update/blocks/qkv", "train/relative_update/blocks/attn_norm/scale"
+        names = "train/relative_update/blocks/qkv", "train/relative_update/blocks/qkv_bias"
         steps = range(60, 3841, 60)
         return [Row(n, n, {names[0]: n**-0.5, names[1]: 5.0, "train/loss": 1.0}) for n in steps]
 
-    monkeypatch.setattr(decay_regrets, "read_records", read_records)
+    monkeypatch.setattr(weight_decay_regrets, "read_records", read_records)
     results = Results(study)
-    found = decay_regrets.relative_updates(results, results.all_curves[0])
+    found = weight_decay_regrets.relative_updates(results, results.all_curves[0])
     assert [*found] == [1, 2, 4, 8]
     assert found[8] == pytest.approx(3840**-0.5, rel=0.03)
     later = {m: x for m, x in found.items() if m > 1}
-    assert decay_regrets.power_of_time(later) == pytest.approx(-0.5, abs=0.02)
+    assert weight_decay_regrets.power_of_time(later) == pytest.approx(-0.5, abs=0.02)
 
 
 def test_study_without_long_runs_is_refused(study, tmp_path, capsys):
@@ -85,7 +85,7 @@ def test_study_without_long_runs_is_refused(study, tmp_path, capsys):
     only = dataclasses.replace(study, runs=runs("cosine", cosine, [{}], "synthetic"))
     only = synthetic_study.write_study(tmp_path / "other", study=only)
     page = tmp_path / "page.md"
-    assert run_command(decay_regrets, [f"--study={only.root}", f"--page={page}"]) == 2
+    assert run_command(weight_decay_regrets, [f"--study={only.root}", f"--page={page}"]) == 2
     assert "no run without a horizon" in capsys.readouterr().err
     assert not page.exists()
 
@@ -95,5 +95,5 @@ def test_the_page_has_what_the_packed_records_say(tmp_path):
     before = (REPOSITORY / "docs/evidence/decay.md").read_text("utf-8")
     page.write_text(before, "utf-8")
     study = REPOSITORY / "docs/evidence/decays"
-    assert run_command(decay_regrets, [f"--study={study}", f"--page={page}"]) == 0
+    assert run_command(weight_decay_regrets, [f"--study={study}", f"--page={page}"]) == 0
     assert page.read_text("utf-8") == before
