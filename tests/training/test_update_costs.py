@@ -25,7 +25,7 @@ from anytime_jax.distributed import sharding
 from anytime_jax.models import decoder, flops, loss
 from anytime_jax.training import metric_writers
 from anytime_jax.training import start as start_lib
-from anytime_jax.training.step import make_program
+from anytime_jax.training.step import Rates, make_program
 
 # No two kinds of array of this model have as many elements as its logits, 4 x 32 x 520.
 SHAPE = {"width": 64, "mlp_width": 256, "length": 32, "vocab_size": 500, "embedding_rows": 520}
@@ -94,7 +94,9 @@ def compile_step(architecture, layer_loop, averages):
         **{f"model__{name}": value for name, value in SHAPE.items()},
     )
     program = make_program(config, small_run.mesh())
-    lowered = program.train_step.lower(program.abstract_state, token_batch(), np.float32(1))
+    lowered = program.train_step.lower(
+        program.abstract_state, token_batch(), Rates(np.float32(1), np.float32(0))
+    )
     return config, program, lowered.compile()
 
 
