@@ -20,6 +20,8 @@ LayerLoop = Literal["scan", "unroll"]
 Remat = Literal["none", "products", "full"]
 Parametrization = Literal["standard", "mup"]
 
+_MOST_UNROLLED = 500  # layers
+
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
@@ -57,8 +59,8 @@ class ModelConfig:
       attention: implementation: "plain" einsum and softmax; "blocks", the same without most of what
         is masked; "xla" or "cudnn" (`jax.nn.dot_product_attention`); "splash" (JAX's kernel for
         TPUs); "auto", the fastest known for the device.
-      layer_loop: "scan" compiles one block and loops; "unroll" compiles every block: slower to
-        compile, faster to run.
+      layer_loop: "scan" compiles one block and loops; "unroll" compiles every block, at most
+        500: slower to compile, faster to run.
       remat: what the backward pass recomputes: nothing, all but matrix products, or all.
     """
 
@@ -118,6 +120,12 @@ class ModelConfig:
             ("parametrization", Parametrization),
         ):
             require_choice(name, getattr(self, name), get_args(words))
+        if self.layer_loop == "unroll" and self.layers > _MOST_UNROLLED:
+            raise ValueError(
+                f"layers = {self.layers} and layer_loop = 'unroll': a program of so many blocks "
+                f"takes hours to compile: give layer_loop = 'scan', or at most {_MOST_UNROLLED} "
+                "layers"
+            )
         require_count("base_width", self.base_width)
         if (self.parametrization == "mup") != (self.base_width > 0):
             raise ValueError(

@@ -9,6 +9,7 @@ import re
 
 import numpy as np
 import pytest
+import small_run
 from paths import REPOSITORY
 
 from anytime_jax import averaging, schedules
@@ -448,3 +449,10 @@ def test_branch_leaves_its_trunk_at_a_point_or_at_90_percent_of_its_horizon():
 def test_bad_branch_is_named(name, changes):
     message = refusal(quickstart(branch__from_run="trunk", **changes))
     assert re.match(rf"config\.{re.escape(name)}\b", message), message
+
+
+def test_many_unrolled_layers_are_refused():
+    with pytest.raises(InputError, match="layer_loop = 'unroll'"):
+        small_run.config("unused", model__layers=501, model__layer_loop="unroll")
+    small_run.config("unused", model__layers=501, model__layer_loop="scan")
+    small_run.config("unused", model__layers=500, model__layer_loop="unroll")
