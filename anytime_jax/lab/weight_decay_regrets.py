@@ -15,9 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from anytime_jax.checkpoints.metric_records import read_records
-from anytime_jax.commands import command_line
 from anytime_jax.commands.rich_console import open_console
-from anytime_jax.config.schema import OPTIMIZERS, Config
+from anytime_jax.config.schema import OPTIMIZERS
 from anytime_jax.errors import InputError
 from anytime_jax.lab import module_command, page_block
 from anytime_jax.lab.study import study_files
@@ -33,14 +32,9 @@ _UPDATE = "train/relative_update/blocks/"
 _Regrets = Mapping[float, float]
 
 
-def configuration(results: Results, curve: LossCurve) -> Config:
-    """Returns the configuration of a curve without a horizon, which is one run."""
-    return results.configs[next(iter(curve.runs.values())).name]
-
-
 def decay_of(results: Results, curve: LossCurve) -> float | str:
     """Returns the weight decay of a curve; 0 for an optimizer that has none."""
-    return getattr(configuration(results, curve).optimizer, "weight_decay", 0.0)
+    return getattr(results.config_of(curve).optimizer, "weight_decay", 0.0)
 
 
 def of_optimizers(results: Results) -> dict[str, list[LossCurve]]:
@@ -52,7 +46,7 @@ def of_optimizers(results: Results) -> dict[str, list[LossCurve]]:
     for curve in results.all_curves:
         whole = curve.losses.keys() >= {*results.multiples}
         if whole and not curve.has_horizon and curve.seed == results.runs[0].seed:
-            name = OPTIMIZERS.name_of(type(configuration(results, curve).optimizer))
+            name = OPTIMIZERS.name_of(type(results.config_of(curve).optimizer))
             found.setdefault(name, []).append(curve)
     if not found:
         raise InputError(
@@ -73,7 +67,7 @@ def relative_updates(results: Results, curve: LossCurve) -> dict[float, float]:
 
     Each is over the rows of the last tenth before the multiple. Empty if they were not recorded.
     """
-    config = configuration(results, curve)
+    config = results.config_of(curve)
     names = {_UPDATE + name for name in decoder.matrix_axes(config.model)}
     rows = [
         (row.step, [math.log(x) for k, x in row.values.items() if k in names and x > 0])
@@ -157,9 +151,7 @@ def _pairs(results: Results, at: Sequence[str]) -> Iterator[Table]:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
-    add = parser.add_argument
-    add("--study", required=True, metavar="PATH", help="study, by file, name, directory or archive")
-    add("--page", required=True, type=command_line.path, metavar="FILE", help="page, in Markdown")
+    page_block.add_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Weight decay whose memory is a share of the run."""
+"""Weight decay that follows the run, in every optimizer."""
 
 import dataclasses
 import math

@@ -287,7 +287,7 @@ class _Reference:
         selected: bool,
     ) -> Standing:
         curve, last = next(iter(selection.values())), self.multiples[-1]
-        config = _config(self._results, curve)
+        config = self._results.config_of(curve)
         if config.optimizer not in self._copies:
             self._copies[config.optimizer] = _moments(config)
         gaps = self._gaps(selection, self._cosines)
@@ -353,7 +353,7 @@ def _mean(losses: Iterable[np.ndarray]) -> float:
 
 
 def _entry(results: Results, family: Sequence[LossCurve], label: str) -> Entry:
-    curve, optimizer = family[0], _config(results, family[0]).optimizer
+    curve, optimizer = family[0], results.config_of(family[0]).optimizer
     schedule = schedule_name(curve.kind, math=False)
     named = {"optimizer", *OPTIMIZERS.to_dict(optimizer)}
     defaults = {name: x.default for name, x in all_settings().items()}
@@ -377,11 +377,6 @@ def _common_settings(results: Results) -> Mapping[str, Any]:
         for name, value in first.items()
         if name != "kind" and all(x.get(name) == value for x in others)
     }
-
-
-def _config(results: Results, curve: LossCurve) -> Config:
-    """The configuration of the curve's first run."""
-    return results.configs[next(iter(curve.runs.values())).name]
 
 
 def _moments(config: Config) -> float:

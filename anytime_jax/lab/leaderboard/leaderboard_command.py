@@ -24,9 +24,8 @@ EXAMPLES = ("--study=docs/evidence/laptop --page=leaderboard.md",)
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
+    page_block.add_options(parser)
     add = parser.add_argument
-    add("--study", required=True, metavar="PATH", help="study, by file, name, directory or archive")
-    add("--page", required=True, type=command_line.path, metavar="FILE", help="page, in Markdown")
     config_file.add_trust(parser)
     add("--average", default="f25", help="read-out of horizon-free runs (default: f25)")
     add("--times", type=command_line.path, metavar="FILE", help="times of updates")

@@ -197,6 +197,10 @@ class Results:
                 families.setdefault(key, []).append(curve)
         return list(families.values())
 
+    def config_of(self, curve: LossCurve) -> Config:
+        """Returns the configuration of the curve's first run."""
+        return self.configs[next(iter(curve.runs.values())).name]
+
     def alternatives(self, curve: LossCurve) -> list[LossCurve]:
         """Returns the curves of the same kind, variant and weights, other settings among them."""
         of_variant = [x for x in self.families(curve.kind) if x[0].variant == curve.variant]

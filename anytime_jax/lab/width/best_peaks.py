@@ -18,7 +18,6 @@ import numpy as np
 from scipy import stats
 
 from anytime_jax.averaging import LIVE
-from anytime_jax.commands import command_line
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.errors import InputError
 from anytime_jax.lab import module_command, page_block
@@ -281,9 +280,7 @@ def make_tables(results: Results, warn: Callable[[str], None]) -> Iterator[Table
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
-    add = parser.add_argument
-    add("--study", required=True, metavar="PATH", help="study, by file, name, directory or archive")
-    add("--page", required=True, type=command_line.path, metavar="FILE", help="page, in Markdown")
+    page_block.add_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
