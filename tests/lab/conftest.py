@@ -4,7 +4,6 @@ import functools
 
 import pytest
 import synthetic_study
-from command_fixtures import command, rejected  # noqa: F401
 
 from anytime_jax.lab.forecast import run_forecast
 from anytime_jax.lab.forecast.functional_law_fit import FunctionalFit

@@ -1,7 +1,7 @@
 """What a run costs, without a clock: work, memory traffic, compilations and waits, as recorded.
 
 A time on a shared machine moves by a quarter; what the compiler has to do does not move at all. The
-numbers below are the same with XLA's optimisation and with that of tests/conftest.py, in jax 0.10
+numbers below are the same with XLA's optimisation and with that of the tests, in jax 0.10
 and 0.11. A change that lowers one writes the new number down; one that raises it says what for.
 """
 

@@ -1,7 +1,6 @@
 """Run whose stored weights the tests read; no test changes it."""
 
 import pytest
-from command_fixtures import command  # noqa: F401
 
 
 @pytest.fixture(scope="session", name="run")
