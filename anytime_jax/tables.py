@@ -1,15 +1,12 @@
-"""Tables of values, rendered for a terminal, a Markdown or HTML page, or a CSV file.
+"""Tables of values, rendered for a terminal.
 
 >>> table = Table("losses", ["run", *numbers("1x", "2x", format=".2f")], [["a", 3.25, None]])
 >>> table.text()
 [['run', '1x', '2x'], ['a', '3.25', '']]
 """
 
-import csv
 import dataclasses
-import io
 from collections.abc import Iterable, Sequence
-from html import escape
 
 import rich.table
 from rich import box
@@ -61,35 +58,10 @@ class Table:
         """Adds a row; None is an empty cell."""
         self.rows.append(values)
 
-    @property
-    def width(self) -> int:
-        """The width in characters of all columns side by side."""
-        cells = list(zip(*self.text(), strict=True))
-        return self._width(cells, range(len(self.columns)))
-
     def text(self) -> list[list[str]]:
         """Returns the text of all cells, the header first."""
         header = [column.name for column in self.columns]
         return [header, *([_text(*x) for x in self._pairs(row)] for row in self.rows)]
-
-    def to_markdown(self) -> str:
-        """Returns the lines of a Markdown table, without the title."""
-        header, *rows = self.text()
-        lines = [header, ["---"] * len(header), *rows]
-        return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-    def to_html(self) -> str:
-        """Returns the HTML of the table, without the title."""
-        header, *rows = [[escape(cell) for cell in row] for row in self.text()]
-        head = "".join(f'<th scope="col">{cell}</th>' for cell in header)
-        body = "".join(f"<tr>{''.join(f'<td>{x}</td>' for x in row)}</tr>\n" for row in rows)
-        return f"<table>\n<tr>{head}</tr>\n{body}</table>"
-
-    def to_csv(self, line_end: str = "\r\n") -> str:
-        """Returns the text of a CSV file."""
-        file = io.StringIO()
-        csv.writer(file, lineterminator=line_end).writerows(self.text())
-        return file.getvalue()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Renders the parts of the table for a terminal, one below the other."""

@@ -22,6 +22,7 @@ import numpy as np
 import optax
 
 from anytime_jax import optimizers
+from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config.model import Llama, ModelConfig, Olmo
 from anytime_jax.models import decoder
 from anytime_jax.models.loss import token_losses
@@ -173,7 +174,6 @@ CASES: Sequence[tuple[type[ModelConfig], Any, str, float]] = (
     (Olmo, optimizers.AdamW(), "mup", 2e-3),
     (Olmo, optimizers.AdamW(), "mup", 1e-2),
     (Llama, optimizers.AdamW(), "mup", 5e-4),
-    (Olmo, optimizers.Pace(), "mup", 2e-3),
     (Olmo, optimizers.ScheduleFreeAdamW(), "mup", 2e-3),
     (Olmo, optimizers.Muon(scale="fans"), "mup", 2e-3),
     (Olmo, optimizers.Muon(), "mup", 2e-3),
@@ -198,7 +198,7 @@ def main() -> None:
         if isinstance(optimizer, optimizers.Muon):
             name += f", scale {optimizer.scale}"
         table.add_row(kind.__name__, name, f"{rate:g}", parametrization, *numbers)
-    print(table.to_markdown())
+    open_console().print(table)
 
     names = ["model", "parametrization", "first logits", "first gradient's norm"]
     table = Table("slopes with a random head", names)
@@ -208,7 +208,7 @@ def main() -> None:
         )
         of_head = (f"{x:+.2f}" for x in (slopes.initial["logits"], slopes.gradient))
         table.add_row(kind.__name__, parametrization, *of_head)
-    print(table.to_markdown())
+    open_console().print(table)
 
 
 if __name__ == "__main__":

@@ -68,14 +68,14 @@ PARTS = {
     ),
     "step-150m": Part(
         54,
-        "benchmarks.train_step",
+        "lab.benchmarks.train_step",
         "--model 150m --batch 256 --microbatches 8 --steps 3 --rounds 3",
         _TINY,
         columns=_STEP,
     ),
     "step-300m": Part(
         62,
-        "benchmarks.train_step",
+        "lab.benchmarks.train_step",
         "--model 300m --batch 256 --microbatches 8 --steps 2 --rounds 3",
         f"{_TINY} --averages off",
         columns=_STEP,
@@ -89,7 +89,7 @@ PARTS = {
     ),
     "attention": Part(
         56,
-        "benchmarks.train_step",
+        "lab.benchmarks.train_step",
         "--model 150m --batch 8 --microbatches 1 --averages off --steps 10 --rounds 5 "
         "--attention cudnn xla plain",
         f"{_TINY} --averages off --attention xla plain",
@@ -139,8 +139,8 @@ PARTS = {
     "theory": Part(
         20,
         "anytime_jax",
-        "theory --config=configs/theory_figure.py --config.out_dir=SCRATCH/theory",
-        "theory --config=configs/theory_figure.py --config.out_dir=SCRATCH/theory "
+        "theory --config=theory_figure --config.out_dir=SCRATCH/theory",
+        "theory --config=theory_figure --config.out_dir=SCRATCH/theory "
         "--config.steps=6000 --config.noise=(0.1,) --config.capacity=(1.5,)",
     ),
 }

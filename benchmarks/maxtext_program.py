@@ -1,4 +1,4 @@
-"""Compiles MaxText's update for an absent TPU: the worker of `benchmarks.accelerators`.
+"""Compiles MaxText's update for an absent TPU: the worker of `lab.benchmarks.accelerators`.
 
     python maxtext_program.py OUTPUT SETTING=VALUE ...
 

@@ -1,10 +1,9 @@
-"""The quickstart with another optimizer: muon, schedule_free_adamw, pace, or one of your own.
+"""The quickstart with another optimizer: muon, schedule_free_adamw, or one of your own.
 
     python -m anytime_jax.main --config=configs/optimizers.py:muon
 
-docs/optimizers.md has the methods and what they evaluate, and docs/extend.md how to add one;
-docs/evidence/first_leaderboard.md says how good they are. Those that lost are named by their
-class, such as `anytime_jax.lab.optimizers:GPA`.
+docs/optimizers.md has the methods and what they evaluate, and docs/extend.md how to add one, which
+is named by its class: --config=optimizers:my_module:MyOptimizer.
 
 Cost:   as the quickstart, about 3 minutes on two CPU cores.
 Result: validation losses in runs/quickstart_KIND, to compare with the quickstart's.

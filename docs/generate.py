@@ -15,7 +15,7 @@ import grimp
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
-from anytime_jax.lab import page_block  # noqa: E402  (found by the path above)
+from anytime_lab import page_block  # noqa: E402  (found by the path above)
 
 PACKAGE = REPOSITORY / "anytime_jax"
 _WIDTH = 100

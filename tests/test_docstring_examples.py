@@ -12,13 +12,13 @@ import optax
 import pytest
 
 from anytime_jax import averaging, optimizers, schedules
-from anytime_jax.lab import theory
+from anytime_lab import theory
 
 # What the examples expect to be imported.
 NAMES = {"jax": jax, "jnp": jnp, "np": np, "optax": optax}
 NAMES |= {"averaging": averaging, "schedules": schedules, "theory": theory}
 NAMES |= {"optimizers": optimizers}
-MODULES = ["anytime_jax.schedules", "anytime_jax.averaging", "anytime_jax.lab.theory"]
+MODULES = ["anytime_jax.schedules", "anytime_jax.averaging", "anytime_lab.theory"]
 MODULES += ["anytime_jax.weights.post_hoc_averages"]
 MODULES += ["anytime_jax.optimizers"]
 for package in (theory, optimizers):

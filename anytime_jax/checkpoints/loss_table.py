@@ -86,12 +86,6 @@ def gain_limits(evaluated: Sequence[tuple[Row, Mapping[str, float]]]) -> tuple[f
     return low - margin, min(high, -2 * low if low < 0 else high) + margin
 
 
-def loss_limits(losses: Sequence[float]) -> tuple[float, float]:
-    """Returns the least and the greatest of the finite losses; (0, 1) if there are none."""
-    finite = [loss for loss in losses if math.isfinite(loss)]
-    return min(finite, default=0.0), max(finite, default=1.0)
-
-
 def loss_table(
     clock: Clock,
     evaluated: Sequence[tuple[Row, Mapping[str, float]]],

@@ -9,7 +9,6 @@ bucket stores a file anew when it grows.
 Reading never fails on the content of a file: a segment is read as far as it is valid.
 """
 
-import contextlib
 import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -146,20 +145,6 @@ def segments(run_dir: str | Path) -> list[Path]:
     """Returns the segments of a run in order."""
     files = (storage_path(run_dir) / DIRECTORY).glob("[0-9]*.jsonl")
     return sorted((path for path in files if path.stem.isdecimal()), key=lambda p: int(p.stem))
-
-
-def last_change(run_dir: str | Path) -> tuple[float, int]:
-    """Returns the time of the last write to the records, in seconds since 1970, and their size.
-
-    Equal answers mean equal records, which need not be read again. Both are 0 without records.
-    """
-    times, sizes = [0.0], [0]
-    for segment in segments(run_dir):
-        with contextlib.suppress(FileNotFoundError):  # the segment was removed meanwhile
-            status = segment.stat()
-            times.append(status.st_mtime)
-            sizes.append(status.st_size)
-    return max(times), sum(sizes)
 
 
 def _parse(segment: Path, warn: Callable[[str], None]) -> Iterator[int | Row]:

@@ -1,4 +1,4 @@
-"""Help on `--config`: the configurations and studies by name, and the settings of a run.
+"""Help on `--config`: the files by name, and the settings of a run.
 
 All of it is derived: from the docstrings of the files, and from the declarations of the settings.
 """
@@ -9,15 +9,12 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from anytime_jax import plugins
 from anytime_jax.config import python_files, schema
-from anytime_jax.config.python_files import Kind
+from anytime_jax.plugins import Folder
 
 _WIDTH = 100
 _NAME_WIDTH = 26
-_TITLES: dict[Kind, str] = {
-    "configuration": "configurations by name (--config=NAME)",
-    "study": "studies by name (--study=NAME, or --config=NAME:RUN for one of its runs)",
-}
 _HEAD = """\
 settings (--config.NAME=VALUE)
 
@@ -48,8 +45,8 @@ def add(
     parser.add_argument(
         "--list",
         action=_Print,
-        text=lambda argv: list_files("configuration", "study"),
-        help="list the configurations and studies that have a name, and exit",
+        text=lambda argv: list_files(*plugins.folders()),
+        help="list the configurations that have a name, and exit",
     )
     parser.add_argument(
         "--help-settings",
@@ -57,9 +54,11 @@ def add(
         text=lambda argv: _explain(values(argv)),
         help="explain every setting, with its value if --config is given, and exit",
     )
-    for kind, title in _TITLES.items():
-        names = ", ".join(python_files.summaries(kind))
-        parser.add_argument_group(title, textwrap.fill(names, _WIDTH - 2, break_on_hyphens=False))
+    for folder in plugins.folders():
+        names = ", ".join(python_files.summaries(folder))
+        parser.add_argument_group(
+            folder.title, textwrap.fill(names, _WIDTH - 2, break_on_hyphens=False)
+        )
     lines = [
         textwrap.fill(", ".join(names), _WIDTH - 2, subsequent_indent="    ")
         for _, names in itertools.groupby(
@@ -69,14 +68,14 @@ def add(
     parser.add_argument_group("settings (--config.NAME=VALUE)", "\n".join(lines))
 
 
-def list_files(*kinds: Kind) -> str:
-    """Returns a line for every configuration and study, and where their files are."""
+def list_files(*folders: Folder) -> str:
+    """Returns a line for every file that has a name, and where the files are."""
     lines = []
-    for kind in kinds:
-        entries = itertools.starmap(_entry, python_files.summaries(kind).items())
-        lines += [f"{_TITLES[kind]}:", *entries, ""]
-    places = f"{python_files.SHIPPED}, or of configs/ in the working directory"
-    return "\n".join([*lines, f"They are the files of {places}. To change one, copy it."])
+    for folder in folders:
+        entries = itertools.starmap(_entry, python_files.summaries(folder).items())
+        local = f", or of {folder.local}/ in the working directory" if folder.local else ""
+        lines += [f"{folder.title}:", *entries, f"They are the files of {folder.path}{local}.", ""]
+    return "\n".join([*lines, "To change one, copy it."])
 
 
 def _explain(values: Mapping[str, Any]) -> str:

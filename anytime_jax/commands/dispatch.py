@@ -4,7 +4,6 @@ This module imports little, so that a wrong name is reported at once.
 """
 
 import contextlib
-import difflib
 import faulthandler
 import gc
 import importlib
@@ -14,43 +13,17 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from types import ModuleType
-from typing import NoReturn
 
-from anytime_jax import __version__
+from anytime_jax import __version__, plugins
 from anytime_jax.commands import interrupts, standard_streams
 from anytime_jax.commands.command_line import exit_status, parse
 from anytime_jax.errors import InputError
 
-# The first docstring line of each module, repeated so that listing them imports none.
-COMMANDS = {
-    "train": "Train a model, or resume its training.",
-    "prepare": "Turn text into a dataset of tokens.",
-    "evaluate": "Loss and perplexity of any weights of a run, or their scores in tasks.",
-    "readout": "Find the best read-out of a run without training.",
-    "generate": "Generate text with any weights of a run.",
-    "export": "Export weights of a run for other software.",
-    "runs": "List runs and their checkpoints, and verify them.",
-    "sweep": "List or train the runs of a study.",
-    "watch": "Watch a run in the terminal: its state, loss curves and last evaluations.",
-    "report": "Draw the figures and tables of a study, or the curves of one run or several.",
-    "leaderboard": "Compare optimizers, schedules and read-outs of a study with the tuned cosine.",
-    "forecast": "Forecast the losses of a run: live, averaged, decayed, and what each further 0.01 "
-    "nats cost.",
-    "plan": "Print the settings that a larger model takes from a small run, and why.",
-    "compile": "Compile the update of a run for accelerators that are not there.",
-    "theory": "Compute exact risks of SGD on power-law linear regression.",
-}
-# Modules in `lab` of the laboratory's commands; all other commands are modules of this package.
-_LABORATORY = {
-    "sweep": "study.sweep_command",
-    "watch": "monitor.watch_command",
-    "report": "report",
-    "leaderboard": "leaderboard.leaderboard_command",
-    "forecast": "forecast.forecast_command",
-    "plan": "width.plan_command",
-    "compile": "compilation.compile_command",
-    "theory": "theory.theory_command",
-}
+_NAME_WIDTH = 16
+_LABORATORY = (
+    "; the laboratory has more: `pip install anytime_lab`, in a clone of the repository "
+    "`pip install -e lab`"
+)
 
 
 def main(program: str) -> int:
@@ -64,7 +37,8 @@ def main(program: str) -> int:
 def _main(program: str) -> int:
     name, *argv = sys.argv[1:] or [""]
     if name in ("", "-h", "--help"):
-        lines = (f"  {name:10} {summary}" for name, summary in COMMANDS.items())
+        commands = plugins.commands().items()
+        lines = (f"  {name:{_NAME_WIDTH}} {command.summary}" for name, command in commands)
         print(f"usage: {program} COMMAND ...\n", *lines, "", sep="\n")
         print(f"`{program} COMMAND --help` lists the options of one, with an example.")
         return 0 if name else 2
@@ -85,11 +59,10 @@ def run_command(name: str, program: str, argv: Sequence[str]) -> int:
 
 
 def _run(name: str, program: str, argv: Sequence[str]) -> int:
-    if name not in COMMANDS:
-        _refuse(name)
+    command = _find(name)
     try:
         with _uninterrupted_imports():
-            command = import_command(name)
+            module = importlib.import_module(command.module)
     except ModuleNotFoundError as error:
         raise InputError(
             f"{sys.executable} has no package {error.name}: use the Python in whose environment "
@@ -104,15 +77,9 @@ def _run(name: str, program: str, argv: Sequence[str]) -> int:
     # This handler raises KeyboardInterrupt.
     interrupts.on_interrupt(signal.default_int_handler)
     try:
-        return command.run(parse(command, program, argv))
+        return module.run(parse(module, program, argv))
     finally:
         interrupts.on_interrupt(interrupts.end_interrupted)
-
-
-def _refuse(name: str) -> NoReturn:
-    near = difflib.get_close_matches(name, COMMANDS, 1)
-    hint = f"did you mean {near[0]}?" if near else f"the commands are {', '.join(COMMANDS)}"
-    raise InputError(f"{name!r} is not a command: {hint}")
 
 
 @contextlib.contextmanager
@@ -128,15 +95,16 @@ def _uninterrupted_imports() -> Iterator[None]:
 
 
 def import_command(name: str) -> ModuleType:
-    """Imports the module of one command only."""
-    return importlib.import_module(module_name(name))
+    """Imports the module of one command only; raises an InputError if there is none."""
+    return importlib.import_module(_find(name).module)
 
 
-def module_name(name: str) -> str:
-    """Returns the name of the module of a command."""
-    if name in _LABORATORY:
-        return f"anytime_jax.lab.{_LABORATORY[name]}"
-    return f"anytime_jax.commands.{name}"
+def _find(name: str) -> plugins.Command:
+    commands = plugins.commands()
+    if name not in commands:
+        more = "" if "anytime_lab" in plugins.installed() else _LABORATORY
+        raise InputError(f"{name!r} is not a command: there are {', '.join(commands)}{more}")
+    return commands[name]
 
 
 def display_path(path: str, name: str) -> str:

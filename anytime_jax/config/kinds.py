@@ -6,7 +6,8 @@ A kind is named by its short name ("inverse_sqrt", "muon") if it is one of this 
 
 Naming a class runs the code of its module, so a class is imported only if its package is trusted:
 the user's own configuration and command line are, and what a run directory, a checkpoint or an
-exported model names is not, unless the caller says so (`trust`).
+exported model names is not, unless the caller says so (`trust`). Installed plugins
+(`anytime_jax.plugins`), this package among them, always are.
 """
 
 import contextlib
@@ -25,17 +26,17 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from anytime_jax import plugins
 from anytime_jax.checks import format_value, reject, require
 from anytime_jax.errors import InputError
 
 Trust = Collection[str] | Literal["everything"]
-"""Packages or modules whose classes may be imported; those of this package always are."""
+"""Packages or modules whose classes may be imported; installed plugins always are."""
 
 NOBODY: Trust = ()
 EVERY_PACKAGE: Trust = "everything"
 
 _UNIONS = (typing.Union, types.UnionType)
-_OWN = __name__.partition(".")[0]
 _CLASS = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)", re.ASCII)
 
 
@@ -168,21 +169,21 @@ def is_trusted(module: str, trust: Trust) -> bool:
     """Whether a module may be imported."""
     if isinstance(trust, str):
         return trust == EVERY_PACKAGE
-    return any(module == x or module.startswith(f"{x}.") for x in (_OWN, *trust))
+    return any(module == x or module.startswith(f"{x}.") for x in (*plugins.installed(), *trust))
 
 
 @contextlib.contextmanager
 def explain_errors(modules: Collection[str], but: Any = InputError) -> Iterator[None]:
     """Turns an error of code that uses these modules into an InputError that says where it was.
 
-    Errors of the types `but` pass, and so do all if the modules are of this package.
+    Errors of the types `but` pass, and so do all if the modules are of installed plugins.
     """
     try:
         yield
     except but:
         raise
     except (Exception, SystemExit) as error:  # such code can raise anything
-        packages = {x.partition(".")[0] for x in modules} - {_OWN}
+        packages = {x.partition(".")[0] for x in modules} - {*plugins.installed()}
         if not packages:
             raise
         frames = traceback.walk_tb(error.__traceback__)

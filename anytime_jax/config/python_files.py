@@ -1,14 +1,14 @@
-"""Python files of configurations and studies: found by path or name, listed, and executed.
+"""Python files that configure runs, or several: found by path or name, listed, and executed.
 
-A name such as `quickstart` stands for a file in `configs/` of the working directory (a study's in
-`configs/studies/`), or else of one that is shipped. Inside a file, `from configs import base` finds
-modules in the same places, but first in the `configs` folder in which the file itself is: a file
-works wherever it is copied, and a shipped one always imports shipped modules.
+A name such as `quickstart` stands for a file in `configs/` of the working directory, or else in a
+folder of an installed plugin (`anytime_jax.plugins.Folder`). Inside a file, `from configs import
+base` finds modules in `configs/` and among the shipped configurations, but first in the `configs`
+folder in which the file itself is: a file works wherever it is copied, and a shipped one always
+imports shipped modules.
 """
 
 import ast
 import contextlib
-import difflib
 import importlib.machinery
 import importlib.util
 import inspect
@@ -19,74 +19,61 @@ import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from anytime_jax import plugins
 from anytime_jax.checks import format_value
 from anytime_jax.config.kinds import NOBODY, Trust
+from anytime_jax.contents import CONFIGURATIONS
 from anytime_jax.errors import InputError
+from anytime_jax.plugins import Folder
 
-Kind = Literal["configuration", "study"]
-
-_PACKAGE = Path(__file__).resolve().parents[1]
-# Beside the package in the repository, inside of it in a wheel.
-SHIPPED = next(
-    (path for path in (_PACKAGE / "configs", _PACKAGE.parent / "configs") if path.is_dir()),
-    _PACKAGE / "configs",
-)
-SHIPPED_STUDIES = _PACKAGE / "lab" / "studies"
 _LOCAL = Path("configs")
 _EXECUTING = threading.RLock()  # held while `configs` is one file's, which may execute another
-# The function that makes a file one of a kind.
-_FUNCTIONS: dict[Kind, str] = {"configuration": "get_config", "study": "get_study"}
 
 
-def find(option: str, text: str, *kinds: Kind) -> Path:
-    """Returns the file of a path, or of a name of one of the kinds.
+def find(option: str, text: str, *folders: Folder) -> Path:
+    """Returns the file of a path, or of a name in one of the folders.
 
-    Raises an InputError that names the nearest file if there is none.
+    Raises an InputError if there is none.
     """
     # `Path.is_file` raises for text that no file system takes as a name.
-    file = Path(text) if os.path.isfile(text) else _named(text, kinds)
+    file = Path(text) if os.path.isfile(text) else _named(text, folders)
     if file is None:
-        for name, mark in (("decay", "run.json"), ("own_text", "anytime_jax.json")):
-            if os.path.isfile(Path(text) / mark):
-                raise InputError(f"--{option}={text} is a directory: --{option}={name}:{text}?")
-        if os.path.isfile(f"{text}.py"):
-            raise InputError(f"--{option}={text} is no file: did you mean --{option}={text}.py?")
-        names = [name for kind in kinds for name in summaries(kind)]
-        near = difflib.get_close_matches(Path(text).stem, names, 1)
-        hint = f"did you mean --{option}={near[0]}?" if near else f"there are {', '.join(names)}"
-        raise InputError(f"--{option}={text} is neither a file nor the name of one: {hint}")
+        names = [name for folder in folders for name in summaries(folder)]
+        raise InputError(
+            f"--{option}={text} is neither a file nor the name of one; there are {', '.join(names)}"
+        )
     return file
 
 
-def is_name(text: str, kind: Kind) -> bool:
-    """Whether a text is the name of a file of a kind."""
-    return _named(text, (kind,)) is not None
+def is_name(text: str, folder: Folder) -> bool:
+    """Whether a text is the name of a file of a folder."""
+    return _named(text, (folder,)) is not None
 
 
-def _named(text: str, kinds: Sequence[Kind]) -> Path | None:
+def _named(text: str, folders: Sequence[Folder]) -> Path | None:
     if not text.isprintable() or Path(text).name != text:
         return None
-    files = (folder / f"{text}.py" for kind in kinds for folder in _folders(kind))
+    files = (place / f"{text}.py" for folder in folders for place in _places(folder))
     return next((file for file in files if os.path.isfile(file)), None)
 
 
-def _folders(kind: Kind) -> tuple[Path, Path]:
-    """The folders of files that have a name, the local one first."""
-    return (_LOCAL / "studies", SHIPPED_STUDIES) if kind == "study" else (_LOCAL, SHIPPED)
+def _places(folder: Folder) -> list[Path]:
+    """The places of a folder's files, the user's first."""
+    return [*([Path(folder.local)] if folder.local else []), folder.path]
 
 
-def summaries(kind: Kind) -> dict[str, str]:
-    """Returns the first docstring line of every file of a kind, by name, without executing any."""
-    function = _FUNCTIONS[kind]
+def summaries(folder: Folder) -> dict[str, str]:
+    """Returns the first docstring line of every file of a folder, by name, executing none."""
     found: dict[str, str] = {}
-    for folder in reversed(_folders(kind)):
-        for file in sorted(folder.glob("*.py")):
+    for place in reversed(_places(folder)):
+        for file in sorted(place.glob("*.py")):
             with contextlib.suppress(OSError, SyntaxError, ValueError):
-                tree = ast.parse(file.read_bytes())
-                if any(isinstance(x, ast.FunctionDef) and x.name == function for x in tree.body):
-                    found[file.stem] = (ast.get_docstring(tree) or "").partition("\n")[0]
+                body = ast.parse(file.read_bytes()).body
+                if any(isinstance(x, ast.FunctionDef) and x.name == folder.function for x in body):
+                    docstring = ast.get_docstring(ast.Module(body, [])) or ""
+                    found[file.stem] = docstring.partition("\n")[0]
     return found
 
 
@@ -115,9 +102,9 @@ def _importable_configs(file: Path) -> Iterator[None]:
     """Makes `configs` the package of all folders in which a file's imports are looked for."""
     parents = file.resolve().parents
     own = [folder for folder in parents if folder.name == "configs"][:1]
-    own += [SHIPPED] if SHIPPED_STUDIES in parents else []
+    own += [CONFIGURATIONS] if any(x.path in parents for x in plugins.folders()) else []
     spec = importlib.machinery.ModuleSpec("configs", None, is_package=True)
-    spec.submodule_search_locations = [str(x) for x in (*own, _LOCAL.resolve(), SHIPPED)]
+    spec.submodule_search_locations = [str(x) for x in (*own, _LOCAL.resolve(), CONFIGURATIONS)]
 
     def take() -> dict[str, Any]:
         names = [name for name in sys.modules if name.partition(".")[0] == "configs"]
@@ -135,13 +122,13 @@ def _importable_configs(file: Path) -> Iterator[None]:
 def get_config(text: str, trust: Trust = NOBODY) -> dict[str, Any]:
     """Returns the settings of a configuration, `FILE` or `FILE:RUN`, as nested dictionaries.
 
-    FILE is a path or a name, RUN a run of a study or what else its `get_config` takes; one that
+    FILE is a path or a name, RUN what its `get_config` takes, such as the name of a run; one that
     reads a run directory takes `trust` too. Raises an InputError if there is no such file, or it
     cannot be executed.
     """
     text, _, run = text.partition(":")
     label = f"--config={text}"
-    with execute(label, find("config", text, "configuration", "study")) as content:
+    with execute(label, find("config", text, *plugins.folders())) as content:
         function = content.get("get_config", dict)
         parameters = inspect.signature(function).parameters if "get_config" in content else {}
         if run and not parameters:

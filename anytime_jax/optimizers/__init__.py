@@ -1,12 +1,12 @@
 """Optimizers for training without a known end: frozen dataclasses that make Optax transforms.
 
 `interface.py` says what an optimizer is, and what a run tells it: begin there. `adamw.py`,
-`muon.py`, `schedule_free.py` and `pace.py` have one each, `weight_decay.py` has the decay of all,
-and `readouts.py` finds the weights that a method evaluates in its state. `training/optimizer.py`
+`muon.py` and `schedule_free.py` have one each, `weight_decay.py` has the decay of all, and
+`readouts.py` finds the weights that a method evaluates in its state. `training/optimizer.py`
 uses them, and anybody else's.
 
     >>> run = optimizers.RunInfo(learning_rate=optax.constant_schedule(1e-3))
-    >>> optimizer = optimizers.Pace(pullback=0.5).transform(run)
+    >>> optimizer = optimizers.ScheduleFreeAdamW().transform(run)
     >>> opt_state = optimizer.init({"w": jnp.zeros(3)})
     >>> sorted(optimizers.readouts(opt_state))
     ['ema']
@@ -26,7 +26,6 @@ from anytime_jax.optimizers.muon import (
     partition_matrices,
     scale_by_muon,
 )
-from anytime_jax.optimizers.pace import Pace, PaceState
 from anytime_jax.optimizers.readouts import eval_params, iterates, readouts
 from anytime_jax.optimizers.schedule_free import (
     ScheduleFreeAdamW,
@@ -40,8 +39,6 @@ __all__ = [
     "Muon",
     "MuonState",
     "Optimizer",
-    "Pace",
-    "PaceState",
     "RunInfo",
     "ScheduleFreeAdamW",
     "ScheduleFreeState",

@@ -39,7 +39,6 @@ class RunInfo:
       learning_rate: learning rate as a function of Optax's count. The trainer passes the rate to
         the compiled update as an argument, so there the count is ignored.
       warmup_steps: length of the linear warmup of the rate, in updates.
-      warmup_init: rate of the first update of the warmup over the rate at its end.
       matrix_axes: the parameters of blocks that are matrices, or stacks of them, and the axes of
         these.
       matrices: names of all matrices, also of those outside the blocks; an embedding is none.
@@ -63,7 +62,6 @@ class RunInfo:
 
     learning_rate: Callable[[Any], Any]
     warmup_steps: int = 0
-    warmup_init: float = 0.1
     matrix_axes: MatrixAxes = dataclasses.field(default_factory=dict)
     matrices: Collection[str] = ()
     constrain_stack: Callable[[jax.Array], jax.Array] = _identity

@@ -22,9 +22,10 @@ def iterates(opt_state: optax.OptState) -> dict[str, Any]:
 
     Examples:
       >>> run = optimizers.RunInfo(optax.constant_schedule(1e-3))
-      >>> optimizer = optax.chain(optax.clip(1.0), optimizers.Pace().transform(run))
+      >>> descent = optimizers.ScheduleFreeAdamW().transform(run)
+      >>> optimizer = optax.chain(optax.clip(1.0), descent)
       >>> optimizers.iterates(optimizer.init(jnp.ones(2)))
-      {'ema': Array([1., 1.], dtype=float32)}
+      {'z': Array([1., 1.], dtype=float32)}
       >>> optimizers.iterates(optax.adam(1e-3).init(jnp.ones(2)))
       {}
     """
@@ -54,11 +55,11 @@ def eval_params(opt_state: optax.OptState, params: optax.Params) -> dict[str, An
     """Returns the weights that a method evaluates, by label: float32 trees like the parameters.
 
     Examples:
-      >>> optimizer = optimizers.Pace().transform(
+      >>> optimizer = optimizers.ScheduleFreeAdamW().transform(
       ...     optimizers.RunInfo(optax.constant_schedule(1e-3))
       ... )
       >>> params = {"w": jnp.ones(2)}
-      >>> optimizers.eval_params(optimizer.init(params), params)["ema"]
+      >>> optimizers.eval_params(optimizer.init(params), params)["x"]
       {'w': Array([1., 1.], dtype=float32)}
     """
     stored = iterates(opt_state)

@@ -44,7 +44,6 @@ def make_optimizer(
         learning_rate=learning_rate,
         relative_time=relative_time,
         warmup_steps=config.clock.step_of(config.learning_rate.warmup_end),
-        warmup_init=getattr(config.learning_rate, "warmup_init", 0.0),
         matrix_axes=axes,
         matrices={*axes, "head"},
         constrain_stack=constrain_stack,

@@ -2,14 +2,13 @@
 
 import pytest
 
-from benchmarks import data, peak_rates, short_run, train_step
+from benchmarks import data, peak_rates, short_run
 
 
 @pytest.mark.parametrize(
     ("benchmark", "arguments", "option"),
     [
         (peak_rates, ["--model", "none.py"], "--model=none.py"),
-        (train_step, ["--model", "none.py"], "--model=none.py"),
         (short_run, ["--data=none", "--updates=9"], "--updates=9"),
         (data, ["--documents=none"], "--vocabulary"),
     ],

@@ -8,8 +8,8 @@ from run_command import run_command
 
 from anytime_jax.commands import train
 from anytime_jax.config.schema import all_settings
-from anytime_jax.lab.study import sweep_command as sweep
-from anytime_jax.lab.theory import theory_command as theory
+from anytime_lab.study import sweep_command as sweep
+from anytime_lab.theory import theory_command as theory
 
 
 @pytest.fixture

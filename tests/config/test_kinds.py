@@ -10,7 +10,7 @@ from anytime_jax.config import schema
 from anytime_jax.config.kinds import EVERY_PACKAGE, NOBODY, Kinds
 from anytime_jax.config.schema import MODELS, OPTIMIZERS, SCHEDULES
 from anytime_jax.errors import InputError
-from anytime_jax.lab.optimizers import GPA
+from anytime_lab.optimizers import GPA
 from configs import quickstart
 
 MODULE = '''"""A stranger's kinds."""
@@ -72,8 +72,8 @@ def test_name_leads_back_to_the_class(kinds):
 
 
 def test_class_has_the_shortest_name_that_leads_to_it():
-    assert OPTIMIZERS.name_of(GPA) == "anytime_jax.lab.optimizers:GPA"
-    assert OPTIMIZERS.find("anytime_jax.lab.optimizers:GPA", NOBODY) is GPA
+    assert OPTIMIZERS.name_of(GPA) == "anytime_lab.optimizers:GPA"
+    assert OPTIMIZERS.find("anytime_lab.optimizers:GPA", NOBODY) is GPA
 
 
 def test_class_of_ones_own_is_a_kind(stranger):

@@ -18,9 +18,9 @@ from anytime_jax.config.model import Olmo2, Qwen
 from anytime_jax.config.schema import MeshConfig
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.device_specs import DeviceSpec
-from anytime_jax.lab.compilation import hlo, roofline
 from anytime_jax.models import decoder
 from anytime_jax.training import step
+from anytime_lab.compilation import hlo, roofline
 from configs import quickstart
 
 CONFIG = dataclasses.replace(

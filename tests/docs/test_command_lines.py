@@ -10,9 +10,9 @@ from paths import REPOSITORY
 
 from anytime_jax.commands import command_line, dispatch
 from anytime_jax.config import python_files, schema
-from anytime_jax.lab import loss_by_position, weight_decay_regrets
-from anytime_jax.lab.package_text import package_text_command
-from anytime_jax.lab.width import best_peaks
+from anytime_lab import loss_by_position, weight_decay_regrets
+from anytime_lab.package_text import package_text_command
+from anytime_lab.width import best_peaks
 
 CONFIGS = sorted([*python_files.SHIPPED.glob("*.py"), *python_files.SHIPPED_STUDIES.glob("*.py")])
 EXAMPLE = REPOSITORY / "docs/examples/lm_eval"

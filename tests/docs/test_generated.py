@@ -7,7 +7,7 @@ import runpy
 import pytest
 from paths import REPOSITORY
 
-from anytime_jax.lab import page_block
+from anytime_lab import page_block
 
 PACKAGE = REPOSITORY / "anytime_jax"
 ALLOWED = {"f25", "run"}  # a label; run.json

@@ -14,7 +14,7 @@ import numpy as np
 
 from anytime_jax import api, averaging, schedules
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.lab.forecast import loss_csv, prior, run_forecast
+from anytime_lab.forecast import loss_csv, prior, run_forecast
 
 _VALUES = [
     *(None, True, False, 0, 1, -1, 2**31, 10**30, 0.5, float("nan"), float("inf"), 1e-320, "", " "),

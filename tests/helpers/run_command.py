@@ -1,11 +1,12 @@
 """Commands run in the process of the tests."""
 
-from anytime_jax.commands import command_line, dispatch
+from anytime_jax import plugins
+from anytime_jax.commands import command_line
 
 
 def run_command(module, argv):
     """Runs the command of a module with arguments; returns its exit status."""
-    names = {dispatch.module_name(name): name for name in dispatch.COMMANDS}
+    names = {command.module: name for name, command in plugins.commands().items()}
     name = names.get(module.__name__, module.__name__.rpartition(".")[2])
     program, words = f"python -m anytime_jax {name}", [str(word) for word in argv]
 

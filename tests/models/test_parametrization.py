@@ -212,7 +212,7 @@ def test_initial_logits_fall_as_they_must():
         ({"model__parametrization": "mup"}, "base_width"),
         ({"model__base_width": 16}, "parametrization"),
         ({"model__parametrization": "wide"}, "parametrization"),
-        ({**_mup(16), "optimizer__kind": "anytime_jax.lab.optimizers:NorMuon"}, "optimizer.kind"),
+        ({**_mup(16), "optimizer__kind": "anytime_lab.optimizers:NorMuon"}, "optimizer.kind"),
         ({**_mup(16), "initial_weights": "somewhere"}, "initial_weights"),
     ],
 )

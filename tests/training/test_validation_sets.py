@@ -20,7 +20,7 @@ from anytime_jax.data.token_arrays import TokenReader
 from anytime_jax.errors import InputError
 from anytime_jax.models import decoder
 from anytime_jax.training.evaluator import make_evaluator
-from anytime_jax.weights import readout_search
+from anytime_lab.readout import readout_search
 
 WEIGHTS = {"own": 3, "py-v1.2": 1}
 SHARES = {"own": 0.75, "py-v1.2": 0.25}

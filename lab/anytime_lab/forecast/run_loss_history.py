@@ -1,0 +1,139 @@
+"""Loss history of a run for a forecast, from its records and settings."""
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anytime_jax.averaging import LIVE
+from anytime_jax.checkpoints import run_directory
+from anytime_jax.checkpoints.loss_table import evaluations
+from anytime_jax.checkpoints.metric_records import Row, read_records
+from anytime_jax.config.kinds import NOBODY, Trust
+from anytime_jax.config.schema import Config
+from anytime_jax.errors import InputError
+from anytime_jax.storage.paths import storage_path
+from anytime_lab.forecast.growing_batch import RateByUpdate, RuleByUpdate
+from anytime_lab.forecast.loss_history import LossHistory
+from anytime_lab.monitor import run_snapshot
+from anytime_lab.study import study_files
+from anytime_lab.study.plan import StudyRun
+
+
+class NoLossError(InputError):
+    """A run without a recorded loss."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RecordedRun:
+    """A run with its settings, the fingerprint of its data, and its losses so far."""
+
+    name: str
+    config: Config
+    data: str
+    history: LossHistory
+
+
+def read(
+    run_dir: Path,
+    warn: Callable[[str], None] = lambda text: None,
+    trust: Trust = NOBODY,
+) -> RecordedRun:
+    """Reads a run; a branch includes the losses of its trunk, as far as they exist.
+
+    Held-out losses are those of the validation sets, weights and tokens of the last evaluation.
+
+    `trust` says which packages are imported for the kinds that the run names.
+
+    Raises an InputError if `run_dir` is not the directory of a run that has recorded a loss.
+    """
+    name, config, data, branch = run_snapshot.read_settings(run_dir, trust)
+    run_file = run_directory.read_run_file(run_dir) or {}
+    recorded = [(row, run_file) for row in read_records(run_dir, warn)]
+    if branch is not None:
+        trunk, step, trunk_id = branch
+        if run_directory.is_other_run(storage_path(trunk), trunk_id):
+            warn(f"{trunk} is another run now than the trunk: the losses before are left out")
+        else:
+            trunk_file = run_directory.read_run_file(storage_path(trunk)) or {}
+            before = [row for row in read_records(trunk, warn) if row.step <= step]
+            recorded = [*((row, trunk_file) for row in before), *recorded]
+    last = run_directory.evaluation_at(run_file, math.inf)
+    rows = [_comparable(row, run_directory.evaluation_at(x, row.step), last) for row, x in recorded]
+    total, left = len(evaluations([row for row, _ in recorded])), len(evaluations(rows))
+    if left < total:
+        warn(
+            f"{total - left} of {total} evaluations are left out: their validation sets, weights "
+            "or tokens were not those of the last one"
+        )
+    return RecordedRun(name, config, data, from_rows(config, rows))
+
+
+def _comparable(row: Row, evaluated: Any, last: Any) -> Row:
+    """Returns a row without its held-out losses if they are known to be of another text."""
+    if None in (evaluated, last) or run_directory.is_same_evaluation([evaluated, last]):
+        return row
+    kept = {name: x for name, x in row.values.items() if not name.startswith("eval/")}
+    return dataclasses.replace(row, values=kept)
+
+
+def read_study(
+    path: str,
+    warn: Callable[[str], None] = lambda text: None,
+    option: str = "study",
+    trust: Trust = NOBODY,
+) -> list[tuple[RecordedRun, StudyRun]]:
+    """Reads the runs of a study that have recorded a loss; a branch has only its own losses.
+
+    Raises the errors of `study_files.open_study`, which name the `option`.
+    """
+    runs = []
+    with study_files.open_study(path, option, trust) as study:
+        for run in study.runs:
+            identity = run_directory.read_identity(run.run_dir, "take it out of the study") or {}
+            config = run.build()
+            with contextlib.suppress(NoLossError):
+                history = from_rows(config, read_records(run.run_dir, warn))
+                data = identity.get("data.fingerprint", "")
+                runs.append((RecordedRun(run.name, config, data, history), run))
+    return runs
+
+
+def from_rows(config: Config, rows: Sequence[Row]) -> LossHistory:
+    """Returns the held-out losses and the mean training losses since the row before, without NaN.
+
+    Raises a NoLossError if there are none.
+    """
+    found: list[tuple[int, int, float, str, bool]] = []
+    before = 0
+    for row in rows:
+        if "train/loss" in row.values:
+            found.append((max(before, 1), row.step, row.values["train/loss"], LIVE, True))
+            before = row.step
+    known = {LIVE, *config.averaging_rules}
+    for row, losses in evaluations(rows):
+        found += [
+            (row.step, row.step, x, label, False) for label, x in losses.items() if label in known
+        ]
+    found = [x for x in found if x[1] > 0 and math.isfinite(x[2])]
+    if not found:
+        raise NoLossError(f"{config.name} has recorded no loss yet: train on")
+    first, last, losses, labels, training = zip(*found, strict=True)
+    clock, rate, rules = config.clock, config.learning_rate, config.averaging_rules
+    if clock.growth:
+        rate = RateByUpdate(rate, clock)
+        rules = {label: RuleByUpdate(rule, clock) for label, rule in rules.items()}
+    return LossHistory(
+        rate,
+        clock.step_of(config.learning_rate.warmup_end),
+        np.array(first),
+        np.array(last),
+        np.array(losses, float),
+        tuple(labels),
+        np.array(training, bool),
+        rules,
+    )

@@ -1,0 +1,209 @@
+"""Snapshot of one run, in progress or not: its records, and whether a process trains it."""
+
+import contextlib
+import dataclasses
+import functools
+import math
+import operator
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from anytime_jax.averaging import LIVE
+from anytime_jax.checkpoints import metric_records, run_directory
+from anytime_jax.checkpoints.loss_table import evaluations, loss_table
+from anytime_jax.checkpoints.metric_records import Row
+from anytime_jax.config import schema
+from anytime_jax.config.clock import Clock
+from anytime_jax.config.kinds import NOBODY, Trust
+from anytime_jax.config.schema import Config
+from anytime_jax.errors import InputError
+from anytime_jax.formatting import format_count, format_duration
+from anytime_jax.storage.paths import storage_path
+from anytime_jax.tables import Table
+
+_LONGEST = 1e10  # seconds
+# Reading the records of a long run takes seconds of a processor that the training may need, so the
+# next reading waits for this many times as long.
+_REST = 30
+_SHORT = 0.1  # a reading of so few seconds needs no rest
+_EVALUATIONS = 12  # rows of the table
+
+
+class RunSettings(NamedTuple):
+    """Settings from the `run.json` of a run.
+
+    `data` is the fingerprint of its data, "" if unknown; `branch` has the directory of the trunk,
+    the step at which the run left it and the trunk's id, None for a run that is not a branch.
+    """
+
+    name: str
+    config: Config
+    data: str
+    branch: tuple[str, int, str | None] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """A run at one moment.
+
+    Attributes:
+      name: name of the run.
+      horizon: the step at which its schedule ends; None without a horizon.
+      rows: its records.
+      warnings: a line for each damaged part of the records.
+      change: time of the last write to the records, in seconds since 1970, and their size.
+      next_reading: when the records may be read again, by `time.monotonic`.
+      is_training: whether a process trains it.
+      time: when the snapshot was taken, in seconds since 1970.
+    """
+
+    run_dir: Path
+    name: str
+    clock: Clock
+    horizon: int | None
+    rows: list[Row]
+    warnings: list[str]
+    change: tuple[float, int]
+    next_reading: float
+    is_training: bool
+    time: float
+
+    @functools.cached_property
+    def evaluated(self) -> list[tuple[Row, dict[str, float]]]:
+        """The rows with an evaluation, each with its losses by weight label."""
+        return evaluations(self.rows)
+
+    @functools.cached_property
+    def _latest(self) -> dict[str, float]:
+        return {name: value for row in self.rows for name, value in row.values.items()}
+
+    def is_news_after(self, before: "Snapshot") -> bool:
+        """Returns whether something that is shown has changed since another snapshot."""
+        return (before.rows[-1:], before.is_training, before.warnings) != (
+            (self.rows[-1:], self.is_training, self.warnings)
+        )
+
+    def describe_position(self) -> str:
+        """Describes the latest step in all units."""
+        if not self.rows:
+            return f"{self.name} has written no record yet, in {self.run_dir}"
+        return f"{self.name} at {self.clock.describe(self.rows[-1].step)}, in {self.run_dir}"
+
+    def describe_process(self) -> str:
+        """Says whether a process trains the run, and how old its last record is."""
+        age = "" if not self.rows else format_duration(max(self.time - self.change[0], 0.0))
+        if self.is_training:
+            return f"training; last record {age} ago" if age else "training"
+        if self.rows and self.horizon is not None and self.rows[-1].step >= self.horizon:
+            return f"finished at its horizon {age} ago"
+        return f"no process has trained it for {age}" if age else "no process trains it"
+
+    def describe_training(self) -> str | None:
+        """Describes loss, rate, speed and the time to the next doubling, if recorded."""
+        values = self._latest
+        if "train/loss" not in values:
+            return None
+        step, speed = self.rows[-1].step, values.get("tokens_per_s", 0.0)
+        line = f"training loss {values['train/loss']:.4f}"
+        if "lr" in values:
+            line += f", rate {values['lr']:.3e}"
+        doubling = self.clock.next_doubling(step)
+        left = self.clock.tokens(doubling) - self.clock.tokens(step)
+        if not 0 < speed < math.inf or left / speed >= _LONGEST:  # the clock stood still or jumped
+            return line
+        line += f", {format_count(speed)} tokens/s"
+        if not self.is_training:
+            return line
+        return line + f"; {self.clock.multiple(doubling):.4g}x in {format_duration(left / speed)}"
+
+    def describe_best(self) -> str:
+        """Describes the best weights at the latest evaluation."""
+        if not self.evaluated:
+            return "no evaluation yet: see config.eval.every"
+        row, losses = self.evaluated[-1]
+        best = min(losses, key=lambda label: losses[label])
+        gain = losses.get(LIVE, losses[best]) - losses[best]
+        line = f"best weights: {best}, {losses[best]:.4f} nats"
+        if best != LIVE:
+            line += f", {gain:.4f} below the live weights"
+        return f"{line}, at {self.clock.describe(row.step)}"
+
+
+def describe(snapshot: Snapshot, after: int = -1) -> Iterator[str | Table]:
+    """Yields lines about a run and a table of its last evaluations after the step `after`."""
+    yield snapshot.describe_position()
+    yield f"  {snapshot.describe_process()}"
+    if training := snapshot.describe_training():
+        yield f"  {training}"
+    evaluated = [(row, losses) for row, losses in snapshot.evaluated if row.step > after]
+    if evaluated:
+        yield loss_table(snapshot.clock, evaluated[-_EVALUATIONS:])
+    if evaluated or (snapshot.rows and not snapshot.evaluated):
+        yield f"  {snapshot.describe_best()}"
+    yield from snapshot.warnings
+
+
+def take(run_dir: str | Path, previous: Snapshot | None = None, trust: Trust = NOBODY) -> Snapshot:
+    """Returns a snapshot of a run; with a `previous` one, reads only records that changed.
+
+    If reading takes long, the records are read again only after a while. `trust` says which
+    packages are imported for the kinds that the run names.
+
+    Raises an InputError if `run_dir` is not the directory of a run that has begun.
+    """
+    run_dir = storage_path(run_dir)
+    name, config, *_ = read_settings(run_dir, trust)
+    # Checked before the records are read: if the process has ended, they are then complete.
+    is_training = run_directory.is_locked(run_dir)
+    now = time.monotonic()
+    change = _last_change(run_dir)
+    if previous is not None and (change == previous.change or now < previous.next_reading):
+        return dataclasses.replace(previous, is_training=is_training, time=time.time())
+    warnings: list[str] = []
+    start = time.thread_time()
+    rows = metric_records.read_records(run_dir, warnings.append)
+    seconds = time.thread_time() - start
+    next_reading = now + (_REST * seconds if seconds > _SHORT else 0.0)
+    horizon = config.horizon
+    read = (run_dir, name, config.clock, horizon, rows, warnings, change, next_reading)
+    return Snapshot(*read, is_training=is_training, time=time.time())
+
+
+def read_settings(run_dir: Path, trust: Trust = NOBODY) -> RunSettings:
+    """Returns the settings of a run; `trust` is as in `take`.
+
+    Raises an InputError if `run_dir` is not the directory of a run that has begun.
+    """
+    file = run_dir / run_directory.RUN_FILE
+    about = run_directory.read_run_file(run_dir, "give another run")
+    if about is None:
+        raise InputError(
+            f"--run={run_dir} is not a run directory: it has no {file.name}, which a run writes "
+            "when it begins"
+        )
+    try:
+        name, branch = str(about["name"]), None
+        config = schema.build_saved(about.get("config"), str(file), trust)
+        if (origin := about.get("branch")) is not None:
+            branch = str(origin["from_run"]), operator.index(origin["step"]), origin.get("run_id")
+    except InputError:
+        raise
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{file} is damaged ({error!r}): give another run") from error
+    return RunSettings(name, config, about["identity"].get("data.fingerprint", ""), branch)
+
+
+def _last_change(run_dir: Path) -> tuple[float, int]:
+    """Returns the time of the last write to the records, in seconds since 1970, and their size.
+
+    Equal answers mean equal records, which need not be read again. Both are 0 without records.
+    """
+    times, sizes = [0.0], [0]
+    for segment in metric_records.segments(run_dir):
+        with contextlib.suppress(FileNotFoundError):  # the segment was removed meanwhile
+            status = segment.stat()
+            times.append(status.st_mtime)
+            sizes.append(status.st_size)
+    return max(times), sum(sizes)

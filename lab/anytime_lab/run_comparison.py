@@ -1,0 +1,131 @@
+"""Comparison of several runs: their last losses, and their losses after equally many tokens."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from anytime_jax import plotting
+from anytime_jax.averaging import LIVE
+from anytime_jax.checkpoints import loss_figure
+from anytime_jax.checkpoints.loss_table import weight_labels
+from anytime_jax.checkpoints.run_directory import evaluations, is_same_evaluation, read_run_file
+from anytime_jax.errors import InputError
+from anytime_jax.formatting import format_count
+from anytime_jax.storage.paths import storage_path
+from anytime_jax.tables import Table, numbers
+from anytime_lab.monitor.run_snapshot import Snapshot
+
+FILE = "compared.png"
+_ROWS = 12  # of a table of equal tokens
+
+Losses = Mapping[str, float]
+Loss = Callable[[Losses], float | None]
+
+
+def describe(runs: Sequence[Snapshot]) -> Iterator[str | Table]:
+    """Yields the tables of several runs, the differences to the first of them.
+
+    Raises an InputError if a run is given twice, or has no evaluation.
+    """
+    names = list(_by_name(runs))
+    for run in runs:
+        if not run.evaluated:
+            raise InputError(
+                f"--run={run.run_dir} has no evaluation yet: leave it out, or train on"
+            )
+    yield _last_table(runs, names)
+    tables = [
+        _table_of_equal_tokens(runs, names, f"validation loss of the {weights}", loss)
+        for weights, loss in (("live weights", _live), ("best weights", _best))
+    ]
+    if tables[1].rows:
+        yield from tables
+    else:
+        yield f"  no run was evaluated after the same number of tokens as {names[0]}"
+    first, *others = (evaluations(read_run_file(run.run_dir)) for run in runs)
+    for name, other in zip(names[1:], others, strict=True):
+        if not is_same_evaluation([*first, *other]):
+            yield f"  {name}: its losses are of other validation sets, weights or tokens"
+    for name, run in zip(names, runs, strict=True):
+        yield from (f"  {name}: {warning}" for warning in run.warnings)
+
+
+def draw(directory: Path, runs: Sequence[Snapshot]) -> Path:
+    """Draws the losses of the live and of the best weights of each run; returns the path."""
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    for i, (name, run) in enumerate(_by_name(runs).items()):
+        for loss, line, weights in ((_live, "-", LIVE), (_best, "--", "best")):
+            evaluated = [(row, losses) for row, losses in run.evaluated if row.tokens]
+            x = [row.tokens / 1e6 for row, _ in evaluated]
+            y = [math.nan if (value := loss(z)) is None else value for _, z in evaluated]
+            label = f"{name}, {weights}".replace("$", r"\$")  # not mathematics
+            if label.startswith("_"):  # the legend leaves such labels out
+                label = rf"$\_${label[1:]}"
+            color = plotting.PALETTE[i % 6]
+            axes.plot(x, y, marker=".", color=color, linestyle=line, label=label)
+    axes.set_ylabel("validation loss (nats per token)")
+    loss_figure.draw_frame(axes, columns=2)
+    return plotting.save(figure, storage_path(directory) / FILE, dpi=140)
+
+
+def _by_name(runs: Sequence[Snapshot]) -> dict[str, Snapshot]:
+    """The runs by name, or by directory if names are equal."""
+    names = [run.name for run in runs]
+    if len(set(names)) < len(names):
+        names = [str(run.run_dir) for run in runs]
+    if len(set(names)) < len(names):
+        raise InputError(f"--run: a run is given twice in {', '.join(names)}: give each once")
+    return dict(zip(names, runs, strict=True))
+
+
+def _last_table(runs: Sequence[Snapshot], names: Sequence[str]) -> Table:
+    last = [run.evaluated[-1] for run in runs]
+    averages = weight_labels(last, LIVE)
+    columns = [
+        "run",
+        *numbers("steps", format=","),
+        *numbers("tokens"),
+        *numbers(LIVE, format=".4f"),
+    ]
+    title = "last evaluation: validation loss of the live weights, and each average minus it"
+    table = Table(title, [*columns, *numbers(*averages, format="+.4f")])
+    for name, (row, losses) in zip(names, last, strict=True):
+        live = _live(losses)
+        gains = (_difference(losses.get(label), live) for label in averages)
+        table.add_row(name, row.step, format_count(row.tokens), live, *gains)
+    return table
+
+
+def _table_of_equal_tokens(
+    runs: Sequence[Snapshot], names: Sequence[str], what: str, loss: Loss
+) -> Table:
+    """Losses at the numbers of tokens at which the first run and another were evaluated."""
+    first, *others = (
+        {row.tokens: loss(losses) for row, losses in run.evaluated if row.tokens} for run in runs
+    )
+    shared = sorted(x for x in first if any(x in other for other in others))[-_ROWS:]
+    differences = [f"{name} minus {names[0]}" for name in names[1:]]
+    columns = [*numbers("tokens"), *numbers(*names, format=".4f")]
+    table = Table(
+        f"{what} after equally many tokens", [*columns, *numbers(*differences, format="+.4f")]
+    )
+    for tokens in shared:
+        start, ends = first[tokens], [other.get(tokens) for other in others]
+        gaps = (_difference(end, start) for end in ends)
+        table.add_row(format_count(tokens), start, *ends, *gaps)
+    return table
+
+
+def _difference(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a - b
+
+
+def _live(losses: Losses) -> float | None:
+    return losses.get(LIVE)
+
+
+def _best(losses: Losses) -> float | None:
+    return min(losses.values())

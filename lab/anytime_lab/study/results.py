@@ -1,0 +1,412 @@
+"""Results of a study: validation losses read from the records of its runs.
+
+A `RunResult` is one run. A `LossCurve` is the loss of one choice of settings at every budget: the
+evaluations along a single horizon-free run, or the ends of a family of runs with a horizon
+(cosines, WSD branches), one run for each budget.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from anytime_jax.averaging import LIVE, label_order
+from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_directory
+from anytime_jax.checkpoints.loss_table import evaluations
+from anytime_jax.checkpoints.metric_records import (
+    Row,
+    count_before,
+    describe_missing,
+    read_records,
+)
+from anytime_jax.checks import is_number
+from anytime_jax.config.clock import BRANCH_FRACTION, Clock
+from anytime_jax.config.fields import flatten
+from anytime_jax.config.schema import Config
+from anytime_jax.errors import InputError, RunError
+from anytime_jax.optimizers.weight_decay import parse_g
+from anytime_lab.study.plan import Study, StudyRun
+from anytime_lab.study.tasks import check_evaluation
+
+COSINE = "cosine"  # the schedule of the envelope
+_NOT_COMPARED = re.compile(r"(data\.)?seed$|branch\.|decay\.|schedule\.(kind|horizon|start)$")
+DECAY = ("floor", "shape", "decay", "data")  # settings that a decay from one trunk may vary
+GROWING = "g"  # a weight decay that follows the run, such as "g2"
+NOTE = "note"  # an old run's note on what its settings do not say
+
+
+@dataclasses.dataclass(frozen=True)
+class RunResult:
+    """One run of a study. All points are in Chinchilla multiples.
+
+    Attributes:
+      kind: kind of schedule: "cosine", "constant", "inverse_sqrt", "wsd", ... (`schedule_kind`).
+      settings: the choice of settings, by short name: `peak`, `b2`, ...
+      seed: seeds of the weights and of the order of the data.
+      label: weight label of the read-out: an average for a horizon-free run, else the live weights.
+      horizon: None for a schedule without one.
+      state: "finished" (evaluated at its stop), "at 2x" or "missing".
+      losses: validation losses in nats per token, by point and weight label.
+      reported: the losses on each of the study's reported sets, by point and weight label.
+    """
+
+    name: str
+    kind: str
+    settings: Mapping[str, Any]
+    seed: tuple[int, int]
+    label: str
+    horizon: float | None
+    stop: float
+    state: str
+    losses: Mapping[float, Mapping[str, float]]
+    reported: Mapping[float, Mapping[str, Sequence[float]]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LossCurve:
+    """Losses of one choice of settings at every budget; fields as in `RunResult`.
+
+    `runs` has the run evaluated at each multiple, and `stop` is the last multiple that the runs
+    are to reach.
+    """
+
+    kind: str
+    settings: Mapping[str, Any]
+    seed: tuple[int, int]
+    label: str
+    stop: float
+    runs: Mapping[float, RunResult]
+
+    @property
+    def has_horizon(self) -> bool:
+        """Whether its runs end at a horizon, so that each is of one budget."""
+        return any(run.horizon is not None for run in self.runs.values())
+
+    @functools.cached_property
+    def losses(self) -> dict[float, float]:
+        """The losses of the read-out by multiple."""
+        by_label = {m: run.losses[m] for m, run in sorted(self.runs.items())}
+        return {m: x[self.label] for m, x in by_label.items() if self.label in x}
+
+    def reported_losses(self, multiple: float) -> np.ndarray:
+        """Returns the losses that are reported, one for each reported set.
+
+        Without such sets, it is the one by which settings are selected.
+        """
+        reported = self.runs[multiple].reported
+        return np.array(reported[multiple][self.label] if reported else [self.losses[multiple]])
+
+    def differs_in(self, other: "LossCurve") -> set[str]:
+        """Returns the names of the settings that differ."""
+        ours, theirs = self.settings, other.settings
+        return {x for x in ours.keys() | theirs.keys() if ours.get(x) != theirs.get(x)}
+
+    def read_through(self, label: str) -> "LossCurve":
+        """Returns the curve of other weights of the same runs."""
+        return self if label == self.label else dataclasses.replace(self, label=label)
+
+    @property
+    def description(self) -> str:
+        """The settings that are tuned, as a legend shows them."""
+        return describe({k: v for k, v in self.settings.items() if k not in self.variant})
+
+    @property
+    def variant(self) -> dict[str, Any]:
+        """The settings that are not tuned, which are equal in comparable curves.
+
+        They are the settings of the decay, and all words and switches, such as the optimizer.
+        """
+        return _variant(self.settings)
+
+
+def describe(settings: Mapping[str, Any]) -> str:
+    """Returns settings as a legend shows them: `η 0.01, α 1920`."""
+    symbols = {"peak": "η", "b2": "β₂", "gamma": "γ", "alpha": "α"}
+    names = dict.fromkeys([*(name for name in symbols if name in settings), *settings])
+    texts = {
+        k: f"{settings[k]:g}" if isinstance(settings[k], float) else settings[k] for k in names
+    }
+    return ", ".join(f"{symbols.get(name, name)} {text}" for name, text in texts.items())
+
+
+class Results:
+    """Results of all runs of a study, and the loss curves they form.
+
+    Attributes:
+      average: weight label of the read-out of horizon-free runs.
+      configs: configuration of every run, by name.
+      runs: in the order of the study.
+      all_curves: of all seeds and decays.
+      labels: all weight labels: first the live weights, then the averages from wide to narrow.
+      multiples: horizons of the cosines; without any, the whole multiples that were evaluated.
+      reported_sets: the validation sets of weight 0. If there are any, the others select settings,
+        and differences are reported on these.
+    """
+
+    def __init__(
+        self, study: Study, average: str = "f25", warn: Callable[[str], None] = lambda text: None
+    ):
+        """Reads the records of every run; `warn` is called with one line for each damaged one.
+
+        Raises an InputError if the runs cannot be compared (data, clock or validation tokens
+        differ), two runs have the same settings, or no run was evaluated.
+        """
+        self.study, self.average = study, average
+        configs = [_build_config(run) for run in study.runs]
+        _check_comparable(study, configs)
+        self.clock = dataclasses.replace(configs[0].clock, growth=())
+        self.reported_sets = _reported_sets(configs[0])
+        self.configs = {run.name: x for run, x in zip(study.runs, configs, strict=True)}
+        choices = _varying_settings(configs)
+        self.runs = [
+            _read_run(run, config, choices[schedule_kind(config)], average, warn)
+            for run, config in zip(study.runs, configs, strict=True)
+        ]
+        if not any(run.losses for run in self.runs):
+            raise InputError(
+                f"study {study.name}: no run in {study.root} was evaluated yet: train it with "
+                "python -m anytime_jax sweep --study=... --run"
+            )
+        self.all_curves = _loss_curves(self.runs)
+        labels = {label for x in self.runs for losses in x.losses.values() for label in losses}
+        self.labels = [LIVE, *sorted(labels - {LIVE}, key=label_order)]
+        horizons = {x.horizon for x in self.runs if x.kind == COSINE and x.horizon is not None}
+        whole = {m for x in self.runs for m in x.losses if abs(m - round(m)) < 1e-3}
+        self.multiples = sorted(horizons or whole)
+        if average not in self.labels:
+            known = ", ".join(self.labels)
+            raise InputError(f"--average={average}: no run was evaluated with it; give {known}")
+
+    def comparable_curves(self, kind: str) -> list[LossCurve]:
+        """Returns the first seed's curves of a kind, of the variant of the kind's first run."""
+        settings = next((run.settings for run in self.runs if run.kind == kind), {})
+        return next((x for x in self.families(kind) if x[0].variant == _variant(settings)), [])
+
+    def families(self, *kinds: str) -> list[list[LossCurve]]:
+        """Returns the first seed's curves of some kinds, grouped by variant."""
+        families: dict[Any, list[LossCurve]] = {}
+        for curve in self.all_curves:
+            if curve.kind in kinds and curve.seed == self.runs[0].seed:
+                key = curve.kind, tuple(sorted(curve.variant.items()))
+                families.setdefault(key, []).append(curve)
+        return list(families.values())
+
+    def config_of(self, curve: LossCurve) -> Config:
+        """Returns the configuration of the curve's first run."""
+        return self.configs[next(iter(curve.runs.values())).name]
+
+    def alternatives(self, curve: LossCurve) -> list[LossCurve]:
+        """Returns the curves of the same kind, variant and weights, other settings among them."""
+        of_variant = [x for x in self.families(curve.kind) if x[0].variant == curve.variant]
+        return [x.read_through(curve.label) for family in of_variant for x in family]
+
+    def replicates(self, curve: LossCurve) -> list[LossCurve]:
+        """Returns the curve itself, then the curves of other seeds with the same settings."""
+        same = [x for x in self.all_curves if x.kind == curve.kind and x.settings == curve.settings]
+        same = [x.read_through(curve.label) for x in same]
+        return sorted(same, key=lambda x: x.seed != curve.seed)
+
+
+def schedule_kind(config: Config) -> str:
+    """Returns the name of a run's schedule in reports: "wsd" for a constant rate that decays."""
+    name = config.schedule.name.rpartition(":")[2]
+    if not config.decay.horizon:
+        return name
+    return "wsd" if name == "constant" else f"{name} with a decay"
+
+
+def _build_config(run: StudyRun) -> Config:
+    try:
+        return run.build()
+    except (InputError, AttributeError) as error:
+        problem = f"run {run.name} has unusable settings ({error})"
+        raise InputError(f"{problem}: run the sweep again") from error
+
+
+def _check_comparable(study: Study, configs: Sequence[Config]) -> None:
+    """Checks that run directories hold their runs, which share clock, validation text and data."""
+    clocks, tokens, data = {}, {}, {}  # maps each value to the first run that has it
+    reported: dict[Any, str] = {}
+    evaluated: dict[str, str] = {}
+    for run, config in zip(study.runs, configs, strict=True):
+        clocks.setdefault(dataclasses.replace(config.clock, growth=()), run.name)
+        tokens.setdefault(config.eval.tokens, run.name)
+        reported.setdefault(_reported_sets(config), run.name)
+        identity = run_directory.read_identity(run.run_dir, "take that run out of the study") or {}
+        settings = config.select(lambda x: True)
+        differences = [
+            f"{name} is {value!r}, the study has {settings[name]!r}"
+            for name, value in identity.items()
+            if name in settings and settings[name] != value
+        ]
+        if differences:
+            raise InputError(
+                f"{run.run_dir} holds another run than {run.name} ({'; '.join(differences)}): "
+                "choose another run_dir, or take the run out of the study"
+            )
+        check_evaluation(run, config, evaluated)
+        if identity and not config.branch.data:
+            data.setdefault(identity.get("data.fingerprint"), run.name)
+    for what, runs in (
+        ("clock (batch_size, model.length, chinchilla_tokens)", clocks),
+        ("eval.tokens", tokens),
+        ("eval.sets of weight 0", reported),
+        ("data.fingerprint", data),
+    ):
+        if len(runs) > 1:
+            shown = "; ".join(f"{name}: {value}" for value, name in list(runs.items())[:2])
+            raise InputError(
+                f"study {study.name}: its runs differ in {what} ({shown}): losses are compared on "
+                "the same clock and data; make a study of each"
+            )
+
+
+def compared_settings(config: Config) -> dict[str, Any]:
+    """Returns the settings by which a study compares runs, by dotted name.
+
+    Others make runs replicates of each other, or parts of one curve.
+    """
+    identity = config.select(lambda x: x.identity)
+    return {name: value for name, value in identity.items() if not _NOT_COMPARED.match(name)}
+
+
+def _varying_settings(configs: Sequence[Config]) -> dict[str, list[str]]:
+    """Dotted names of the settings that vary among the runs of each kind of schedule."""
+    seen: dict[str, dict[str, set[str]]] = {}
+    for config in configs:
+        values = seen.setdefault(schedule_kind(config), {})
+        for name, value in compared_settings(config).items():
+            values.setdefault(name, set()).add(json.dumps(value))
+    return {
+        kind: sorted(x for x, each in values.items() if len(each) > 1 or x == "schedule.peak")
+        for kind, values in seen.items()
+    }
+
+
+def _read_run(
+    run: StudyRun,
+    config: Config,
+    names: Sequence[str],
+    average: str,
+    warn: Callable[[str], None],
+) -> RunResult:
+    """Reads the losses of a run; `names` are the dotted names of its choice of settings."""
+    clock, stop = config.clock, config.stop_rule.step
+    flat = flatten(config.to_dict())
+    settings = {_short(name): flat[name] for name in names if flat.get(name, []) != []}
+    decay = {"floor": config.decay.floor, "shape": config.decay.shape}
+    schedule = config.schedule.settings | (decay if config.decay.horizon else {})
+    settings |= {name: schedule[name] for name in DECAY if name in schedule}
+    settings = {k: json.dumps(v) if isinstance(v, list) else v for k, v in settings.items()}
+    settings = {k: float(v) if is_number(v) else v for k, v in settings.items()}
+    if (g := parse_g(settings.get("weight_decay", 0.0))) is not None:
+        settings |= {"weight_decay": GROWING, "decay_g": g}  # a number, which is tuned
+    horizon = None if config.horizon is None else _multiple(clock, config.horizon)
+    if config.branch.data:
+        settings["data"] = config.branch.data
+    if run.note:
+        settings[NOTE] = run.note
+    if config.branch_step and horizon is not None:
+        fraction = 1 - clock.multiple(config.branch_step) / horizon
+        # The decay is not the usual last 10%.
+        if abs(fraction - (1 - float(BRANCH_FRACTION))) > 1e-3:
+            settings["decay"] = round(fraction, 4)
+    if stop is None:
+        raise InputError(
+            f"run {run.name}: config.stop = {config.stop!r}: a run of a study stops once; give a "
+            "point or 'horizon'"
+        )
+    rows = read_records(run.run_dir, warn)
+    _warn_of_missing_rows(run, rows, warn)
+    losses = {_multiple(clock, row.step): losses for row, losses in evaluations(rows) if row.step}
+    by_set = [
+        {_multiple(clock, row.step): of_set for row, of_set in evaluations(rows, name)}
+        for name in _reported_sets(config)
+    ]
+    reported: dict[float, dict[str, list[float]]] = {}
+    if by_set:  # an evaluation without one of the sets does not count
+        losses = {
+            m: {k: x for k, x in each.items() if all(k in of_set.get(m, {}) for of_set in by_set)}
+            for m, each in losses.items()
+        }
+        losses = {m: each for m, each in losses.items() if each}
+        reported = {m: {k: [x[m][k] for x in by_set] for k in losses[m]} for m in losses}
+    state = f"at {clock.multiple(rows[-1].step):.3g}x" if rows else "missing"
+    return RunResult(
+        name=run.name,
+        kind=schedule_kind(config),
+        settings=settings,
+        seed=(config.seed, config.data.seed),
+        label=average if horizon is None else LIVE,
+        horizon=horizon,
+        stop=_multiple(clock, stop),
+        state="finished" if _multiple(clock, stop) in losses else state,
+        losses=losses,
+        reported=reported,
+    )
+
+
+def _reported_sets(config: Config) -> tuple[str, ...]:
+    given = dict(config.eval.sets)
+    return tuple(
+        name for name, weight in config.set_weights.items() if name in given and not weight
+    )
+
+
+def _multiple(clock: Clock, step: int) -> float:
+    """The multiple of a step: 4 at 4x, although a run with a grown batch may end a little later."""
+    multiple = clock.multiple(step)
+    return 2.0 ** round(math.log2(multiple)) if clock.is_doubling(step) else multiple
+
+
+def _short(name: str) -> str:
+    """A setting's name within its group; "optimizer" for its kind."""
+    group, _, last = name.rpartition(".")
+    return group if last == "kind" else last
+
+
+def _warn_of_missing_rows(run: StudyRun, rows: Sequence[Row], warn: Callable[[str], None]) -> None:
+    """Warns of lost records if the run has checkpoints; packed records have none."""
+    for step in checkpoint_listing.saved_steps(run.run_dir)[-1:]:
+        with contextlib.suppress(RunError):  # `runs --verify` reports the damage
+            meta = checkpoint_reader.read_meta(
+                checkpoint_listing.checkpoint_path(run.run_dir, step)
+            )
+            if missing := describe_missing(count_before(rows, step), meta):
+                warn(f"{run.name}: {missing}")
+
+
+def _loss_curves(runs: Sequence[RunResult]) -> list[LossCurve]:
+    """Joins the ends of runs with a horizon; the curve of a horizon-free run is its own."""
+    families: dict[Any, list[RunResult]] = {}
+    for run in runs:
+        key = (run.kind, tuple(sorted(run.settings.items())), run.seed)
+        families.setdefault(key, []).append(run)
+    curves = []
+    for family in families.values():
+        run_at: dict[float, RunResult] = {}
+        for run in family:
+            ends = run.losses if run.horizon is None else run.losses.keys() & {run.horizon}
+            for m in ends:
+                if m in run_at:
+                    raise InputError(
+                        f"{run_at[m].name} and {run.name} have the same settings and both a loss "
+                        f"at {m:g}x: take one of them out of the study"
+                    )
+                run_at[m] = run
+        if run_at:
+            first, stop = family[0], max(run.stop for run in family)
+            curve = LossCurve(first.kind, first.settings, first.seed, first.label, stop, run_at)
+            curves.append(curve)
+    return curves
+
+
+def _variant(settings: Mapping[str, Any]) -> dict[str, Any]:
+    tuned = {k for k, v in settings.items() if k == "warmup" or is_number(v)} - {*DECAY}
+    return {k: v for k, v in settings.items() if k not in tuned}

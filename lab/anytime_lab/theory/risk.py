@@ -1,0 +1,269 @@
+r"""Exact excess risk of SGD, for any schedule and any average, at any checkpoints.
+
+    0.5 * E ||w - w*||_H^2,        w_t = w_{t-1} - eta_t * x_t (<x_t, w_{t-1}> - y_t),  w_0 = 0
+
+In the eigenbasis of H the second moments m_t of the error (the diagonal of its covariance) obey
+
+    m_t = ((1 - eta_t lambda)^2 + eta_t^2 lambda^2 / B) m_{t-1}
+          + eta_t^2 lambda (<lambda, m_{t-1}> + sigma^2) / B,                      m_0 = (w*)^2
+
+for batches of B samples: coordinates interact only through the number <lambda, m>. An average with
+newest weights rho_t, avg_t = (1 - rho_t) avg_{t-1} + rho_t w_t, has cross moments C_t with w_t,
+
+    C_t = (1 - rho_t) (1 - eta_t lambda) C_{t-1} + rho_t m_t,
+
+Of its own second moments A_t, only <lambda, A> is needed:
+
+    <lambda, A_t> = (1 - rho_t)^2 <lambda, A_{t-1}> + rho_t^2 <lambda, m_t>
+                    + 2 rho_t (1 - rho_t) <lambda, (1 - eta_t lambda) C_{t-1}>.
+
+All of it is linear in (m_0, sigma^2), so two channels, the bias (sigma^2 = 0) and the variance
+(m_0 = 0, sigma^2 = 1), give every noise level at once. The nodes of `quadrature.py` stand for the
+coordinates. JAX runs all schedules side by side, in float64 inside this module alone. Some runs are
+repeated with a finer quadrature, to measure the error that the result reports.
+
+Sizes: K nodes, S schedules, A running means, T checkpoints, 2 channels.
+
+Source: appendix "Proofs", Lemma 2 (the recursion of m) and the proof of Theorem 1 (cross moments).
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from anytime_jax.checks import is_number, require, require_count
+from anytime_jax.schedules import Schedule
+from anytime_lab.theory import quadrature
+from anytime_lab.theory.problem import Problem
+from anytime_lab.theory.tracked_averages import Average, TrackedAverages, track
+
+_CHUNK = 4096  # updates in a call; Ctrl-C waits for its end
+_STABLE = 2.0  # 2 / lambda_1: larger constant step sizes diverge
+
+
+@dataclasses.dataclass(frozen=True)
+class Risks:
+    """Exact excess risks of runs at checkpoints.
+
+    Risks are inf where a run diverged and NaN where an average does not exist.
+
+    Examples:
+      >>> problem = theory.Problem(a=1.5, b=3.0, dimension=1)
+      >>> risks = theory.excess_risk(problem, [schedules.Power(0.5, gamma=0.0)], [], [1, 2])
+      >>> risks.excess(noise=0.0, label="last")  # 1/2, times 3/4 at each update
+      array([[0.375  , 0.28125]])
+    """
+
+    labels: tuple[str, ...]  # of the averages; "last" is the iterate itself
+    checkpoints: np.ndarray  # int[T], numbers of updates
+    bias: np.ndarray  # float64[labels, S, T], the risk without noise
+    variance: np.ndarray  # float64[labels, S, T], the part that sigma^2 multiplies
+    # Largest relative difference to a finer quadrature, over two runs that were repeated with it;
+    # NaN if all diverged, 0 if every coordinate is a node.
+    error: float
+
+    def excess(self, noise: float, label: str | None = None) -> np.ndarray:
+        """Returns the excess risk at a noise level sigma^2, float64[labels, S, T].
+
+        With the `label` of one average, float64[S, T].
+        """
+        require_noise(noise)
+        # The product inf * 0 occurs where the bias is inf as well.
+        with np.errstate(invalid="ignore", over="ignore"):
+            risk = np.where(np.isinf(self.bias), np.inf, self.bias + noise * self.variance)
+        return risk if label is None else risk[self.labels.index(label)]
+
+
+def largest_error(risks: Iterable[Risks]) -> float:
+    """Returns the largest relative error of several results; NaN if one is not known."""
+    return float(np.max([part.error for part in risks]))
+
+
+def require_noise(noise: float) -> None:
+    """Requires a variance sigma^2 from 0 to 1e100."""
+    ok = is_number(noise) and 0 <= noise <= 1e100
+    require(ok, "noise", noise, "sigma^2, a number of 0 or more, up to 1e100")
+
+
+def excess_risk(
+    problem: Problem,
+    schedules: Sequence[Schedule],
+    averages: Iterable[Average],
+    checkpoints: Sequence[int],
+    progress: Callable[[float], None] = lambda fraction: None,
+) -> Risks:
+    """Returns the exact excess risk of SGD under several schedules, for several averages.
+
+    Update t uses the schedule at count t - 1, as in training. `checkpoints` are numbers of updates
+    in rising order, up to the earliest horizon. An exception of `progress`, which is called several
+    times a second with the fraction that is done, ends the computation.
+
+    Examples:
+      >>> problem = theory.Problem(a=1.5, b=3.0)
+      >>> runs = [schedules.Power(c / problem.trace, gamma=0.5) for c in (0.5, 1.0)]
+      >>> risks = theory.excess_risk(problem, runs, [25.0], checkpoints=[10, 1_000])
+      >>> risks.excess(noise=0.1, label="f25").shape
+      (2, 2)
+      >>> risks.error < 1e-9
+      True
+    """
+    checkpoints = _require_checkpoints(checkpoints, schedules)
+    tracked = track(averages, checkpoints)
+    totals = [_total(schedule, checkpoints[-1]) for schedule in schedules]
+    nodes = quadrature.nodes(problem, max(totals))
+    risks = _run(problem, nodes, schedules, tracked, checkpoints, lambda x: progress(0.75 * x))
+    error = 0.0
+    if len(nodes[0]) < problem.dimension:
+        finer = quadrature.nodes(problem, max(totals), first=16, near=64, far=20)
+        repeated = _runs_to_check(risks, totals)
+        runs = [schedules[k] for k in repeated]
+        again = _run(problem, finer, runs, tracked, checkpoints, lambda x: progress(0.75 + x / 4))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            difference = np.abs(risks[:, :, repeated] / again - 1)
+        finite = difference[np.isfinite(difference)]
+        error = float(finite.max()) if finite.size else np.nan
+    return Risks(tracked.labels, np.array(checkpoints), risks[0], risks[1], error)
+
+
+def _require_checkpoints(checkpoints: Sequence[int], schedules: Sequence[Schedule]) -> list[int]:
+    for checkpoint in checkpoints:
+        require_count("a checkpoint", checkpoint, least=1)
+    numbers = [int(checkpoint) for checkpoint in checkpoints]
+    rising = all(x < y for x, y in itertools.pairwise(numbers))
+    require(numbers and rising, "checkpoints", numbers, "numbers of updates in rising order")
+    require(len(schedules) > 0, "schedules", list(schedules), "one schedule or more")
+    for schedule in schedules:
+        end = schedule.end
+        if end is not None and numbers[-1] > end:
+            raise ValueError(
+                f"checkpoint {numbers[-1]} is past the horizon of a {type(schedule).__name__} "
+                f"schedule: choose checkpoints up to update {end}, or a later horizon or none"
+            )
+    return numbers
+
+
+def _total(schedule: Schedule, steps: int) -> float:
+    """The sum of the first step sizes, each capped at the largest stable one."""
+    parts = (np.arange(t, min(t + 2**16, steps)) for t in range(0, steps, 2**16))
+    return sum(float(np.minimum(schedule.evaluate(part), _STABLE).sum()) for part in parts)
+
+
+def _runs_to_check(risks: np.ndarray, totals: Sequence[float]) -> list[int]:
+    """Indices of two runs to repeat: the lowest risk at the end, the largest step sizes."""
+    last = risks[:, 0, :, -1].sum(axis=0)
+    finite = [k for k in range(len(totals)) if np.isfinite(last[k])]
+    by_total = sorted(finite, key=lambda k: totals[k])[::-1]
+    by_risk = sorted(finite, key=lambda k: last[k])
+    order = [k for pair in zip(by_risk, by_total, strict=True) for k in pair]
+    return list(dict.fromkeys(order))[:2]
+
+
+class _State(NamedTuple):
+    """The moments after an update."""
+
+    m: jax.Array  # float64[K, 2, S], second moments of the iterate's error
+    risk: jax.Array  # float64[2, S], <lambda, m>
+    cross: jax.Array  # float64[K, A, 2, S], (1 - eta lambda) C with the next step size
+    averaged: jax.Array  # float64[A, 2, S], <lambda, A>
+
+
+def _run(
+    problem: Problem,
+    nodes: tuple[np.ndarray, np.ndarray],
+    schedules: Sequence[Schedule],
+    tracked: TrackedAverages,
+    checkpoints: Sequence[int],
+    progress: Callable[[float], None],
+) -> np.ndarray:
+    """Half of <lambda, A> at the checkpoints: float64[2, labels, S, T], the iterate first."""
+    out = np.empty((2, len(tracked.labels), len(schedules), len(checkpoints)))
+    if not schedules:
+        return out
+    index, weight = nodes
+    lambdas = index**-problem.a
+    weights = lambdas * weight
+    cpu = jax.local_devices(backend="cpu")[0]  # many small dependent steps are slow on accelerators
+    with jax.enable_x64(True), jax.default_device(cpu):
+        m = np.zeros((len(index), 2, len(schedules)))
+        m[:, 0] = index[:, None] ** -(problem.b - problem.a)
+        first = np.array([float(schedule.evaluate(0)) for schedule in schedules])
+        cross = (1 - lambdas[:, None] * first)[:, None, None] * m[:, None]
+        cross = np.repeat(cross, len(tracked.means), axis=1)
+        risk = np.einsum("k,kcs->cs", weights, m)
+        averaged = np.repeat(risk[None], len(tracked.means), axis=0)
+        state = _State(*jax.device_put((m, risk, cross, averaged)))
+        for end, rates, newest, updates in _chunks(schedules, tracked, checkpoints):
+            state = _advance(state, lambdas, weights, rates, newest, updates, problem.batch_size)
+            if end in checkpoints:
+                at = checkpoints.index(end)
+                out[..., at] = _risks(state, tracked.source[:, at])
+            state.risk.block_until_ready()
+            progress(end / checkpoints[-1])
+    return out
+
+
+def _risks(state: _State, source: np.ndarray) -> np.ndarray:
+    """Half of <lambda, A> for each average, float64[2, labels, S].
+
+    It is inf where either channel overflowed and NaN where the average does not exist.
+    """
+    moments = np.concatenate([np.asarray(state.risk)[None], np.asarray(state.averaged)])
+    risks = 0.5 * moments[source].transpose(1, 0, 2)
+    risks[:, ~np.isfinite(risks).all(axis=0)] = np.inf
+    risks[:, source < 0] = np.nan
+    return risks
+
+
+def _chunks(
+    schedules: Sequence[Schedule], tracked: TrackedAverages, checkpoints: Sequence[int]
+) -> Iterator[tuple[int, np.ndarray, np.ndarray, int]]:
+    """Yields (end, step sizes, newest weights, number) of the updates up to the next stop.
+
+    Step sizes are float64[chunk + 1, S], one more than updates, and padded, as newest weights are.
+    """
+    stops = sorted({*checkpoints, *range(_CHUNK, checkpoints[-1], _CHUNK)})
+    for begin, end in itertools.pairwise([0, *stops]):
+        counts = np.arange(begin, min(end + 1, stops[-1]))  # the count before update t is t - 1
+        rates = np.zeros((_CHUNK + 1, len(schedules)))
+        rates[: len(counts)] = np.stack([x.evaluate(counts) for x in schedules], axis=-1)
+        newest = np.ones((_CHUNK, len(tracked.means)))
+        for k, newest_weights in enumerate(tracked.means):
+            newest[: end - begin, k] = newest_weights(np.arange(begin + 1, end + 1))
+        yield end, rates, newest, end - begin
+
+
+@functools.partial(jax.jit, static_argnames="batch_size")
+def _advance(
+    state: _State,
+    lambdas: jax.Array,
+    weights: jax.Array,
+    rates: jax.Array,
+    newest: jax.Array,
+    updates: int,
+    batch_size: int,
+) -> _State:
+    """Advances the recursions of the module's docstring by some updates."""
+    noise = jnp.array([[0.0], [1.0]])
+
+    def update(t: jax.Array, state: _State) -> _State:
+        eta, next_eta, rho = rates[t], rates[t + 1], newest[t][:, None, None]
+        step = lambdas[:, None] * eta
+        contraction = (1 - step) ** 2 + step**2 / batch_size
+        added = step * eta / batch_size
+        m = contraction[:, None] * state.m + added[:, None] * (state.risk + noise)
+        risk = jnp.einsum("k,kcs->cs", weights, m)
+        cross_risk = jnp.einsum("k,kacs->acs", weights, state.cross)
+        averaged = (
+            (1 - rho) ** 2 * state.averaged + 2 * rho * (1 - rho) * cross_risk + rho**2 * risk
+        )
+        decay = (1 - lambdas[:, None] * next_eta)[:, None, None]
+        cross = decay * ((1 - rho) * state.cross + rho * m[:, None])
+        return _State(m, risk, cross, averaged)
+
+    return jax.lax.fori_loop(0, updates, update, state)

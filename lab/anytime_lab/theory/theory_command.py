@@ -1,0 +1,157 @@
+"""Compute exact risks of SGD on power-law linear regression.
+
+With --config: the synthetic figures of the paper. Otherwise one of the commands below; each has a
+--help of its own.
+"""
+
+import argparse
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+from anytime_jax.checks import require_directory
+from anytime_jax.commands import command_line, config_file
+from anytime_jax.commands.command_line import EXIT_STATUS, HelpFormatter, positive_int
+from anytime_jax.commands.rich_console import open_console
+from anytime_jax.distributed import jax_settings
+from anytime_jax.errors import input_errors
+from anytime_jax.storage.files import make_writable_directory
+from anytime_jax.tables import Table
+from anytime_lab.theory import parallel_risks, reports, synthetic_figures
+from anytime_lab.theory.comparison import NoiseComparison, compare
+from anytime_lab.theory.problem import Problem
+from anytime_lab.theory.risk import require_noise
+from anytime_lab.theory.synthetic_figures import FigureConfig
+
+Report = list[Table | str]
+
+EXAMPLES = (
+    "--config=theory_figure",
+    "compare --a=1.5 --b=3 --noise=0.1",
+    "advise --a=1.5 --b=3 --noise=0.1",
+    "bound --a=1.5 --b=3 --noise=0.1",
+    "rates",
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the figures, and the commands."""
+    config_file.add_option(parser, is_run=False)
+    parser.set_defaults(work=_figures)
+    commands = parser.add_subparsers(metavar="COMMAND", title="commands")
+
+    def command(name: str, work: Callable[..., Report], summary: str) -> Callable[..., object]:
+        (example,) = (line for line in EXAMPLES if line.split()[0] == name)
+        subparser = commands.add_parser(
+            name,
+            help=summary,
+            description=f"{summary.capitalize()}.",
+            epilog=f"{EXIT_STATUS}\n\nexample:\n  {parser.prog} {example}",
+            allow_abbrev=False,
+            formatter_class=HelpFormatter,
+        )
+        subparser.set_defaults(work=work)
+        return subparser.add_argument
+
+    for name, work, summary in (
+        ("compare", _compare, "cosine tuned at every length against single anytime runs"),
+        ("advise", _advise, "gamma, alpha, f and when to tune, with the evidence"),
+    ):
+        add = command(name, work, summary)
+        _add_problem(add, several_noises=name == "compare")
+        add("--batch-size", type=positive_int, default=1, help="samples in an update")
+        add("--steps", type=positive_int, default=150_000, help="updates of the longest run")
+        add(
+            "--doublings", type=positive_int, default=5, help="from the shortest to the longest run"
+        )
+        add("--output", type=Path, metavar="DIR", help="directory for the figure and its numbers")
+    add = command("bound", _bound, "the bound of Theorem 1, term by term, and the exact risk")
+    _add_problem(add)
+    add("--steps", type=positive_int, default=1_000_000, help="iterates in the longest mean")
+    add("--gamma", type=float, help="decay of the step sizes (default: 1 - a/b, within 0 .. 1/2)")
+    add("--multiplier", type=float, default=0.5, help="step size in units of 1/tr(H)")
+    add = command("rates", _rates, "exponents fitted to exact risks, and the proven ones")
+    add("--steps", type=positive_int, default=1_000_000, help="updates of every run")
+    add("--noise", type=float, default=0.1, help="sigma^2")
+    add("--multiplier", type=float, default=0.5, help="step size in units of 1/tr(H)")
+
+
+def _add_problem(add: Callable[..., object], several_noises: bool = False) -> None:
+    add("--a", type=float, required=True, help="capacity: eigenvalues are i^-a")
+    add("--b", type=float, required=True, help="source: (w*_i)^2 is i^-(b-a)")
+    if several_noises:
+        add(
+            "--noise", type=command_line.numbers, default="0.1", help="sigma^2, or several: 1,0.1,0"
+        )
+    else:
+        add("--noise", type=float, default=0.1, help="sigma^2")
+    add("--dimension", type=float, default=math.inf, help="coordinates")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the command and returns the exit status."""
+    jax_settings.configure()
+    console = open_console(width=200)
+    columns = TextColumn("exact risks"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn()
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    task = bar.add_task("", total=1.0)
+    if arguments.work is not _figures:
+        of_figures = [x for x in arguments.given if x.startswith("--config")]
+        command_line.refuse(arguments, of_figures, "with a command")
+    with input_errors(), bar:
+        report = arguments.work(arguments, lambda done: bar.update(task, completed=done))
+    for part in report:
+        console.print(part)
+    return 0
+
+
+def _figures(arguments: argparse.Namespace, progress: parallel_risks.Progress) -> Report:
+    config = config_file.load_as(FigureConfig, arguments, "theory_figure")
+    make_writable_directory(Path(config.out_dir), f"out_dir = {config.out_dir!r}")
+    files, table = synthetic_figures.make_figures(config, progress)
+    return [table, *(f"  {file}" for file in files)]
+
+
+def _compare(arguments: argparse.Namespace, progress: parallel_risks.Progress) -> Report:
+    levels = _noise_levels(arguments, arguments.noise, progress)
+    report = [part for level in levels for part in reports.length_table(level)]
+    if len(levels) > 1:
+        report.append(reports.noise_table(levels))
+    return report + _write(arguments, levels[0])
+
+
+def _advise(arguments: argparse.Namespace, progress: parallel_risks.Progress) -> Report:
+    (level,) = _noise_levels(arguments, [arguments.noise], progress)
+    return reports.advice(level) + _write(arguments, level)
+
+
+def _noise_levels(
+    arguments: argparse.Namespace, noises: Sequence[float], progress: parallel_risks.Progress
+) -> list[NoiseComparison]:
+    for noise in noises:
+        require_noise(noise)
+    problem = Problem(arguments.a, arguments.b, arguments.dimension, arguments.batch_size)
+    if arguments.output is not None:
+        require_directory("--output", str(arguments.output))
+        make_writable_directory(arguments.output, f"--output = {str(arguments.output)!r}")
+    comparison = compare(problem, arguments.steps, arguments.doublings, progress)
+    return [comparison.at_noise(noise) for noise in noises]
+
+
+def _write(arguments: argparse.Namespace, level: NoiseComparison) -> Report:
+    if arguments.output is None:
+        return []
+    return [f"  {file}" for file in reports.write_comparison(level, arguments.output)]
+
+
+def _bound(arguments: argparse.Namespace, progress: parallel_risks.Progress) -> Report:
+    problem = Problem(arguments.a, arguments.b, arguments.dimension)
+    settings = arguments.gamma, arguments.multiplier, arguments.steps, arguments.noise
+    return reports.bound_report(problem, *settings, progress)
+
+
+def _rates(arguments: argparse.Namespace, progress: parallel_risks.Progress) -> Report:
+    settings = arguments.multiplier, arguments.steps, arguments.noise
+    return reports.exponent_report(*settings, progress)

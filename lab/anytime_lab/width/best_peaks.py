@@ -1,0 +1,309 @@
+"""Find the best peak at each width of a study, and the loss that another width's gives away.
+
+The losses of an optimizer with a schedule are fitted by parabolas in the log of the peak, one for
+each parametrization and width. Their curvature is the same, which five peaks a factor of sqrt(2)
+apart do not measure for one width alone; each seed has a level of its own. Runs without a horizon
+are read out through averages, runs with one through the live weights at its end. The table goes
+between <!-- best peaks --> and <!-- end --> of the page.
+"""
+
+import argparse
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from anytime_jax.averaging import LIVE
+from anytime_jax.commands.rich_console import open_console
+from anytime_jax.errors import InputError
+from anytime_jax.tables import Table, numbers
+from anytime_lab import page_block
+from anytime_lab.leaderboard.leaderboard import optimizer_name
+from anytime_lab.study import study_files
+from anytime_lab.study.results import Results, schedule_kind
+from anytime_lab.table_text import to_markdown
+
+EXAMPLES = ("--study=widths --page=lab/evidence/width.md",)
+
+_FAR = 1.01  # octaves: peaks farther from the best one that was tried are left out of the fit
+_LEAST_PEAKS = 3  # of a curve; others are left out
+_READOUTS = ("f12.5", "f25", LIVE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """Losses of an optimizer with a schedule at one width, by log2 of the peak and seed.
+
+    `base_width` is 0 for the standard parametrization.
+    """
+
+    optimizer: str
+    schedule: str
+    parametrization: str
+    width: int
+    base_width: int
+    losses: Mapping[tuple[float, Any], float]
+
+    def near_least(self) -> dict[tuple[float, Any], float]:
+        """The losses whose peak is at most an octave from the one with the least mean loss."""
+        means: dict[float, list[float]] = {}
+        for (x, _), loss in self.losses.items():
+            means.setdefault(x, []).append(loss)
+        best = min(means, key=lambda x: float(np.mean(means[x])))
+        return {key: loss for key, loss in self.losses.items() if abs(key[0] - best) < _FAR}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BestPeak:
+    """The least of a fitted parabola.
+
+    Attributes:
+      log_peak: log2 of the best peak.
+      error: its standard error, from the residuals of the fit.
+      is_inside: whether it is between the least and the largest peak that was tried.
+      runs: number of losses in its fit.
+    """
+
+    curve: Curve
+    log_peak: float
+    error: float
+    is_inside: bool
+    runs: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Fit:
+    """Parabolas of one curvature for the curves of an optimizer with a schedule.
+
+    Attributes:
+      covariance: of the best peaks, in octaves squared.
+      curvature: nats per octave squared: a peak x octaves from the best costs curvature * x².
+      residual: standard deviation of the losses from the parabolas, in nats.
+      degrees_of_freedom: number of losses minus the number of parameters.
+    """
+
+    best: Sequence[BestPeak]
+    covariance: np.ndarray
+    curvature: float
+    curvature_error: float
+    residual: float
+    degrees_of_freedom: int
+
+    def at_base_width(self, best: BestPeak) -> BestPeak:
+        """The best peak at the base width, where "mup" is the standard parametrization.
+
+        Without runs there, or a base, it is the one of the same parametrization at the least width.
+        """
+        same = [x for x in self.best if x.curve.parametrization == best.curve.parametrization]
+        at_base = [x for x in self.best if x.curve.width == best.curve.base_width]
+        return min(at_base or same, key=lambda x: x.curve.width)
+
+    def excess_at_base_peak(self, best: BestPeak) -> float:
+        """The loss above the best at a width with the best peak of the base width, in nats."""
+        return self.curvature * (best.log_peak - self.at_base_width(best).log_peak) ** 2
+
+
+def fit(curves: Sequence[Curve]) -> Fit:
+    """Fits the curves of an optimizer with a schedule by least squares.
+
+    Raises an InputError if there are too few losses, or no parabola has a least value.
+    """
+    near = [curve.near_least() for curve in curves]
+    points = [(i, x, y) for i, losses in enumerate(near) for x, y in sorted(losses.items())]
+    levels = {key: n for n, key in enumerate(sorted({(i, x[1]) for i, x, _ in points}))}
+    centers = [float(np.mean([x for x, _ in losses])) for losses in near]
+    slopes = len(levels)
+    matrix = np.zeros((len(points), slopes + len(curves) + 1))
+    for row, (i, (x, seed), _) in zip(matrix, points, strict=True):
+        row[levels[i, seed]] = 1
+        row[slopes + i] = x - centers[i]
+        row[-1] = (x - centers[i]) ** 2
+    losses = np.array([y for _, _, y in points])
+    rank = int(np.linalg.matrix_rank(matrix))
+    degrees_of_freedom = len(points) - rank
+    if degrees_of_freedom < 1 or rank < matrix.shape[1]:
+        raise InputError(
+            f"{_name(curves)}: {len(points)} runs are too few for the parabolas of "
+            f"{len(curves)} widths: train more of the study"
+        )
+    solution = np.linalg.lstsq(matrix, losses, rcond=None)[0]
+    variance = float(((losses - matrix @ solution) ** 2).sum()) / degrees_of_freedom
+    covariance = variance * np.linalg.inv(matrix.T @ matrix)
+    a = float(solution[-1])
+    if a <= 0:
+        raise InputError(f"{_name(curves)}: its losses have no least value among the peaks")
+    b = solution[slopes:-1]
+    gradient = np.zeros((len(curves), len(solution)))  # of -b / 2a, by all parameters
+    gradient[:, slopes:-1] = np.eye(len(curves)) * (-1 / (2 * a))
+    gradient[:, -1] = b / (2 * a * a)
+    of_peaks = gradient @ covariance @ gradient.T
+    found = []
+    for i, curve in enumerate(curves):
+        error = math.sqrt(float(of_peaks[i, i]))
+        tried = [x for x, _ in curve.losses]
+        best = centers[i] - float(b[i]) / (2 * a)
+        inside = min(tried) < best < max(tried)
+        found.append(BestPeak(curve, best, error, inside, len(near[i])))
+    curvature_error = math.sqrt(float(covariance[-1, -1]))
+    return Fit(found, of_peaks, a, curvature_error, math.sqrt(variance), degrees_of_freedom)
+
+
+def _name(curves: Sequence[Curve]) -> str:
+    return f"{curves[0].optimizer}, {curves[0].schedule}"
+
+
+def read_curves(results: Results, readout: str) -> list[list[Curve]]:
+    """Returns the curves of every optimizer and schedule at the end of the runs, by one read-out.
+
+    The live weights read out runs with a horizon, averages those without. Curves of fewer than
+    three peaks are left out. Raises an InputError if two runs differ in something else.
+    """
+    losses: dict[tuple[str, str, str, int, int], dict[tuple[float, Any], float]] = {}
+    names: dict[Any, str] = {}
+    for run in results.runs:
+        config = results.configs[run.name]
+        found = run.reported or {m: {k: [x] for k, x in y.items()} for m, y in run.losses.items()}
+        has_readout = readout in found.get(run.stop, {})
+        if not has_readout or (readout == LIVE) != (config.horizon is not None):
+            continue
+        model = config.model
+        method = optimizer_name(config.optimizer), schedule_kind(config)
+        key = (*method, model.parametrization, model.width, model.base_width)
+        peak = math.log2(config.schedule.settings["peak"])
+        if other := names.get((key, peak, run.seed)):
+            raise InputError(
+                f"study {results.study.name}: {other} and {run.name} differ in another setting "
+                "than the optimizer, the schedule, the parametrization, the width, the peak and "
+                "the seed: give a study of widths"
+            )
+        names[key, peak, run.seed] = run.name
+        losses.setdefault(key, {})[peak, run.seed] = float(np.mean(found[run.stop][readout]))
+    curves: dict[tuple[str, str], list[Curve]] = {}
+    for key, of_curve in sorted(losses.items()):
+        if len({peak for peak, _ in of_curve}) >= _LEAST_PEAKS:
+            curve = Curve(*key, of_curve)
+            curves.setdefault((curve.optimizer, curve.schedule), []).append(curve)
+    return list(curves.values())
+
+
+def _check_widths(results: Results) -> None:
+    widths = {config.model.width for config in results.configs.values()}
+    if len(widths) < 2:
+        raise InputError(
+            f"study {results.study.name}: all its runs have the width {max(widths)}: give a study "
+            "of several widths"
+        )
+
+
+def powers(fitted: Fit) -> dict[str, tuple[float, float]]:
+    """Returns the power of the width that the best peak follows, and its standard error.
+
+    It is by parametrization; the best peak at the base width counts for all.
+    """
+    found = {}
+    for parametrization in sorted({x.curve.parametrization for x in fitted.best}):
+        of_it = [x for x in fitted.best if x.curve.parametrization == parametrization]
+        base = fitted.at_base_width(of_it[0])
+        points = [x for x in fitted.best if x in of_it or x is base]
+        if len(points) < 2:
+            continue
+        x = np.log2([float(best.curve.width) for best in points])
+        slope = (x - x.mean()) / ((x - x.mean()) ** 2).sum()
+        power = slope @ [best.log_peak for best in points]
+        chosen = [fitted.best.index(best) for best in points]
+        error = np.sqrt(slope @ fitted.covariance[np.ix_(chosen, chosen)] @ slope)
+        found[parametrization] = float(power), float(error)
+    return found
+
+
+def make_tables(results: Results, warn: Callable[[str], None]) -> Iterator[Table]:
+    """Yields the best peaks of every optimizer, schedule and read-out, and the fits.
+
+    Methods that cannot be fitted are left out, with a warning. Raises an InputError if the study
+    has one width, or nothing is left.
+    """
+    peaks = Table(
+        "",
+        [
+            *("optimizer", "schedule", "parametrization", *numbers("width"), "read-out"),
+            *numbers("best peak", "95% interval", "times the base's", "given away", "runs"),
+        ],
+    )
+    fits = Table(
+        "",
+        [
+            *("optimizer", "schedule", "read-out", *numbers("curvature", "residual")),
+            *("parametrization", *numbers("power of the width", "95% interval")),
+        ],
+    )
+    for readout in _READOUTS:
+        for curves in read_curves(results, readout):
+            try:
+                fitted = fit(curves)
+            except InputError as error:
+                warn(f"left out   {readout} of {error}")
+                continue
+            method = curves[0].optimizer, curves[0].schedule
+            t = float(stats.t.ppf(0.975, fitted.degrees_of_freedom))
+            for best in fitted.best:
+                low, high = (2 ** (best.log_peak + s * t * best.error) for s in (-1, 1))
+                ratio = 2 ** (best.log_peak - fitted.at_base_width(best).log_peak)
+                peaks.add_row(
+                    *(*method, best.curve.parametrization, best.curve.width, readout),
+                    f"{2**best.log_peak:.3g}{'' if best.is_inside else '‡'}",
+                    f"{low:.3g} to {high:.3g}",
+                    f"{ratio:.2f}",
+                    f"{fitted.excess_at_base_peak(best):.4f}",
+                    best.runs,
+                )
+            for parametrization, (power, error) in powers(fitted).items():
+                fits.add_row(
+                    *(*method, readout),
+                    f"{fitted.curvature:.4f} ± {fitted.curvature_error:.4f}",
+                    f"{fitted.residual:.4f}",
+                    parametrization,
+                    f"{power:+.2f}",
+                    f"{power - t * error:+.2f} to {power + t * error:+.2f}",
+                )
+    _check_widths(results)
+    if not peaks.rows:
+        raise InputError(
+            f"study {results.study.name}: no width has enough finished runs of three peaks: train "
+            "more of it (python -m anytime_jax sweep --run)"
+        )
+    yield peaks
+    yield fits
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the command."""
+    page_block.add_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Writes the tables; returns the exit status."""
+    page_block.check(arguments.page)
+    warnings: list[str] = []
+    with study_files.open_study(arguments.study) as study:
+        results = Results(study, warn=warnings.append)
+        peaks, fits = make_tables(results, warnings.append)
+    finished = sum(run.state == "finished" for run in results.runs)
+    text = "\n\n".join(
+        (
+            f"Study `{results.study.name}`: {finished} of {len(results.runs)} runs are finished. "
+            "Losses are means over the sets that are reported. Intervals are those of the fit, by "
+            "Student's t. *Given away* is the loss, in nats per token, that the best peak of the "
+            "base costs at a width; the errors of the two peaks add to it. ‡: outside the peaks "
+            "that were tried.",
+            to_markdown(peaks),
+            "Curvature is in nats per octave squared, the residual in nats.",
+            to_markdown(fits),
+        )
+    )
+    page_block.replace_block(arguments.page, "best peaks", text, title="Best peaks")
+    for line in (*warnings, f"{len(peaks.rows)} best peaks: {arguments.page}"):
+        open_console().print(line)
+    return 0

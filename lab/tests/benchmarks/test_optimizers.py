@@ -1,0 +1,56 @@
+"""Benchmark of optimizers, on a study of two of them, timed by a clock that tests set."""
+
+import contextlib
+import copy
+
+import pytest
+import small_run
+
+from anytime_lab.study.plan import Study, grid, runs, values
+from benchmarks import harness
+from lab.benchmarks import optimizers, train_step
+
+
+@pytest.fixture(name="study")
+def study_fixture(monkeypatch, tmp_path):
+    config = small_run.settings("unused", tmp_path)
+    muon = copy.deepcopy(config)
+    muon.optimizer.kind = "muon"
+    both = [*runs("muon", muon, grid(values("seed", 1, 2)), "root")]
+    study = Study("two", "root", [*both, *runs("adamw", config, [{}], "root")])
+    use(monkeypatch, study)
+    return study
+
+
+def use(monkeypatch, study):
+    monkeypatch.setattr(
+        optimizers.study_files, "open_study", lambda path: contextlib.nullcontext(study)
+    )
+
+
+def test_times_are_ratios_within_a_round(study, monkeypatch, read_record):
+    made = {}
+
+    def make_update(config, mesh):
+        update = train_step.Update(config, lambda: 0, 1, 1)
+        return made.setdefault(config.optimizer.kind, update)
+
+    clocks = {"adamw": iter([9.0, 1.0, 2.0, 4.0]), "muon": iter([9.0, 1.0, 6.0, 4.0])}
+
+    def seconds_per_call(function, calls):
+        (kind,) = (kind for kind, update in made.items() if update.function is function)
+        return next(clocks[kind])
+
+    monkeypatch.setattr(optimizers, "make_update", make_update)
+    monkeypatch.setattr(harness, "seconds_per_call", seconds_per_call)
+    assert optimizers.main(["--study=two.py", "--rounds=3"]) == 0
+    times = {row["optimizer"]: row["times_adamw"] for row in read_record()["rows"]}
+    # The ratios are 1, 3 and 1; that of the medians is 2.
+    assert times == {"muon": 1.0, "adamw": 1.0}
+    assert all(update.config.averages == () for update in made.values())
+
+
+def test_study_without_adamw_is_rejected(study, monkeypatch, capsys):
+    use(monkeypatch, Study("one", "root", study.runs[:2]))
+    assert optimizers.main(["--study=one.py"]) == 2
+    assert "adamw" in capsys.readouterr().err

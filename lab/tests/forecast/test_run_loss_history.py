@@ -1,0 +1,144 @@
+"""Loss history of a run from its records: rows, branches, and what is left out."""
+
+import json
+
+import numpy as np
+import pytest
+import synthetic_study
+
+from anytime_jax.checkpoints.metric_records import Row
+from anytime_jax.config import schema
+from anytime_jax.errors import InputError
+from anytime_lab.forecast import run_loss_history
+from anytime_lab.forecast.run_loss_history import NoLossError
+
+TRUNK, BRANCH = "constant-peak=0.01", "wsd-peak=0.01-horizon=4x"
+STEPS = [480, 960, 1920, 3840]
+
+
+@pytest.fixture(name="root")
+def root_fixture(tmp_path):
+    """The directories of a trunk and its branch, which leaves it at 3.6x."""
+    for name in (TRUNK, BRANCH):
+        synthetic_study.write_run(synthetic_study.make_study().run(name), tmp_path / name)
+    return tmp_path
+
+
+def evaluated(history, label):
+    """The steps and losses of the evaluations of one label."""
+    chosen = ~history.training & (np.array(history.labels) == label)
+    return history.last[chosen].tolist(), history.losses[chosen].tolist()
+
+
+def test_run_has_its_evaluations_training_losses_and_settings(root):
+    run = run_loss_history.read(root / TRUNK)
+    assert (run.name, run.data) == (TRUNK, "abc")
+    for label in synthetic_study.FACTORS:
+        steps, losses = evaluated(run.history, label)
+        assert steps == STEPS
+        expected = [synthetic_study.expected_loss(TRUNK, m, label) for m in (1, 2, 4, 8)]
+        np.testing.assert_allclose(losses, expected)
+    training = run.history.select(run.history.training)
+    np.testing.assert_array_equal(training.last, STEPS)
+    np.testing.assert_array_equal(training.first, [1, *STEPS[:-1]])
+    assert run.history.warmup_steps == 192
+    assert set(run.history.rules) == set(synthetic_study.FACTORS) - {"last"}
+    assert run.history.schedule == run.config.learning_rate
+
+
+def test_losses_that_are_not_finite_are_left_out(root):
+    config = run_loss_history.read(root / TRUNK).config
+    rows = [
+        Row(step, 4096 * step, {"train/loss": loss, "eval/last/loss": loss})
+        for step, loss in ((200, 3.0), (300, float("nan")), (400, float("inf")), (500, 2.9))
+    ]
+    history = run_loss_history.from_rows(config, rows)
+    assert sorted(history.last.tolist()) == [200, 200, 500, 500]
+
+
+def test_branch_begins_with_the_losses_of_its_trunk(root):
+    history = run_loss_history.read(root / BRANCH).history
+    steps, losses = evaluated(history, "f25")
+    assert steps == [480, 960, 1920]
+    trunk = [synthetic_study.expected_loss(TRUNK, m, "f25") for m in (1, 2)]
+    own = synthetic_study.expected_loss(BRANCH, 4, "f25")
+    np.testing.assert_allclose(losses, [*trunk, own])
+    assert history.schedule.end == 1920
+
+
+def test_losses_of_other_validation_sets_are_left_out(root):
+    lines, file = [], root / BRANCH / "run.json"
+    about = json.loads(file.read_text())
+    entry = {"tokens": 1024, "sets": {"web": ["a", 1.0]}}
+    file.write_text(json.dumps({**about, "evaluated": {**entry, "tokens": 2048}}))
+    trunk = root / TRUNK / "run.json"
+    changes = [{"step": 480, "now": {**entry, "tokens": 2048}}]
+    recorded = {"evaluated": entry, "evaluation_changes": changes}
+    trunk.write_text(json.dumps({**json.loads(trunk.read_text()), **recorded}))
+    history = run_loss_history.read(root / BRANCH, lines.append).history
+    assert evaluated(history, "f25")[0] == [960, 1920]
+    assert history.training.sum() == len(STEPS[:2]) + 1
+    assert ["1 of 3 evaluations are left out" in line for line in lines] == [True]
+
+
+def test_branch_without_its_trunk_has_its_own_losses(root):
+    (root / TRUNK).rename(root / "gone")
+    assert evaluated(run_loss_history.read(root / BRANCH).history, "last")[0] == [1920]
+
+
+def test_branch_whose_trunk_was_replaced_has_its_own_losses(root):
+    for name, change in ((BRANCH, "branch"), (TRUNK, "")):
+        file = root / name / "run.json"
+        about = json.loads(file.read_text())
+        (about["branch"] if change else about).update({"run_id": "a", "id": "a"})
+        file.write_text(json.dumps(about))
+    steps = evaluated(run_loss_history.read(root / BRANCH).history, "last")[0]
+    assert len(steps) > 1
+    file.write_text(json.dumps({**about, "id": "b"}))
+    warnings = []
+    history = run_loss_history.read(root / BRANCH, warnings.append).history
+    assert evaluated(history, "last")[0] == [1920]
+    assert "is another run now than the trunk" in warnings[0]
+
+
+def test_averages_that_the_run_does_not_keep_are_left_out(root):
+    config = run_loss_history.read(root / TRUNK).config
+    row = Row(480, 1, {"eval/last/loss": 3.0, "eval/f7/loss": 2.0, "eval/f25/loss": 2.5})
+    history = run_loss_history.from_rows(config, [row])
+    assert history.labels == ("last", "f25")
+
+
+def test_initial_losses_are_left_out_and_none_is_an_error_of_its_own(root, tmp_path):
+    config = run_loss_history.read(root / TRUNK).config
+    first = Row(0, 0, {"eval/last/loss": 9.0, "train/loss": 9.0})
+    with pytest.raises(NoLossError):
+        run_loss_history.from_rows(config, [first])
+    history = run_loss_history.from_rows(config, [first, Row(480, 1, {"eval/last/loss": 3.0})])
+    assert history.losses.tolist() == [3.0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"config": {"seed": 0}}, {"name": None, "config": None}, {"branch": {"from_run": "trunk"}}],
+)
+def test_damaged_run_file_is_named(root, change):
+    file = root / TRUNK / "run.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(InputError, match=r"run\.json"):
+        run_loss_history.read(root / TRUNK)
+
+
+def test_other_directory_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"run\.json"):
+        run_loss_history.read(tmp_path)
+
+
+def test_study_has_the_runs_with_a_loss(tmp_path):
+    study = synthetic_study.make_study()
+    names = [TRUNK, BRANCH, "cosine-peak=0.01-horizon=4x"]
+    study.runs[:] = [study.run(name) for name in names]
+    synthetic_study.write_study(tmp_path, leave_out=[names[2]], study=study)
+    runs = run_loss_history.read_study(str(tmp_path))
+    assert [(run.name, plan.trunk) for run, plan in runs] == [(TRUNK, None), (BRANCH, TRUNK)]
+    assert evaluated(runs[1][0].history, "last")[0] == [1920]
+    assert runs[0][0].config == schema.build(runs[0][1].settings)

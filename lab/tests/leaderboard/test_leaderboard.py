@@ -1,0 +1,440 @@
+"""Leaderboard of a made-up study whose losses are in this file."""
+
+import csv
+import dataclasses
+import math
+import shutil
+
+import numpy as np
+import pytest
+import synthetic_study
+from paths import REPOSITORY
+from run_command import run_command
+from scipy import stats
+
+from anytime_jax.errors import InputError
+from anytime_lab.leaderboard import (
+    leaderboard,
+    leaderboard_command,
+    leaderboard_markdown,
+)
+from anytime_lab.leaderboard.leaderboard import Entry, crossing
+from anytime_lab.optimizers import AMUSE, GPA, EMANesterov
+from anytime_lab.study import study_files
+from anytime_lab.study.plan import Study, chain, grid, paired, runs, values
+from anytime_lab.study.results import Results
+
+EVIDENCE = REPOSITORY / "lab" / "evidence"
+
+# By name of the run: losses at each multiple, of the live weights and of f25.
+LOSSES = {
+    "cosine-peak=0.01-horizon=1x": {1: (3.00, 2.99)},
+    "cosine-peak=0.03-horizon=1x": {1: (3.10, 2.98)},
+    "cosine-peak=0.01-horizon=2x": {1: (3.20, 3.20), 1.5: (2.80, 2.80), 2: (2.62, 2.58)},
+    "cosine-peak=0.03-horizon=2x": {1: (3.20, 3.20), 1.5: (2.80, 2.80), 2: (2.60, 2.61)},
+    "cosine-peak=0.01-horizon=1x-seed=1": {1: (3.02, 3.00)},
+    "cosine-peak=0.01-horizon=1x-seed=2": {1: (3.01, 3.00)},
+    "cosine-peak=0.03-horizon=2x-seed=1": {1: (3.20, 3.20), 1.5: (2.80, 2.80), 2: (2.63, 2.60)},
+    "cosine-peak=0.03-horizon=2x-seed=2": {1: (3.20, 3.20), 1.5: (2.80, 2.80), 2: (2.59, 2.60)},
+    # The worst gap is least with 0.01, the mean gap with 0.03; 0.1 is better and stops early.
+    "muon-peak=0.01": {1: (2.95, 3.05), 1.5: (2.70, 2.60), 2: (2.55, 2.50)},
+    "muon-peak=0.03": {1: (2.85, 3.20), 1.5: (2.70, 2.60), 2: (2.59, 2.40)},
+    "muon-peak=0.1": {1: (2.50, 2.50)},
+    "muon-peak=0.01-seed=1": {1: (2.99, 3.06), 1.5: (2.72, 2.60), 2: (2.57, 2.50)},
+    "muon-peak=0.01-seed=2": {1: (2.97, 3.07), 1.5: (2.71, 2.60), 2: (2.56, 2.50)},
+    "adamw-peak=0.01": {1: (3.50, 3.02)},
+}
+REFERENCE, FIRST = Entry("adamw", "cosine to 0.1", "last"), Entry("muon", "constant", "last")
+
+
+def make_study():
+    original = synthetic_study.make_study()
+    cosine, constant = (
+        original.run(name).config for name in ("cosine-peak=0.01-horizon=1x", "constant-peak=0.01")
+    )
+    muon = constant.copy_and_resolve_references()
+    muon.optimizer.kind = "muon"
+    muon.stop = "2x"
+    peaks, horizons = values("schedule.peak", 0.01, 0.03), values("schedule.horizon", "1x", "2x")
+    seeds = paired(values("seed", 1, 2), values("data.seed", 1, 2))
+    root = synthetic_study.ROOT
+    long = chain(peaks, grid(peaks[:1], seeds))
+    short = muon.copy_and_resolve_references()
+    short.stop = constant.stop = "1x"
+    return Study(
+        "made-up",
+        root,
+        chain(
+            runs("cosine", cosine, grid(peaks, horizons), root),
+            runs("cosine", cosine, grid(paired(peaks, horizons), seeds), root),
+            runs("muon", muon, long, root),
+            runs("muon", short, values("schedule.peak", 0.1), root),
+            runs("adamw", constant, peaks[:1], root),
+        ),
+        "made-up losses.",
+    )
+
+
+@pytest.fixture(scope="module", name="root")
+def root_fixture(tmp_path_factory):
+    """The directory of the study, with its records."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(synthetic_study, "MULTIPLES", [1.0, 1.5, 2.0])
+        patch.setattr(synthetic_study, "FACTORS", {"last": 0, "f25": 1})
+        patch.setattr(synthetic_study, "loss", made_up_loss)
+        root = tmp_path_factory.mktemp("leaderboard") / "study"
+        synthetic_study.write_study(root, study=make_study())
+    return root
+
+
+def made_up_loss(run, multiple, label, seed=0):
+    del seed  # it is in the name
+    return LOSSES[run.name][multiple][label == "f25"]
+
+
+@pytest.fixture(scope="module", name="results")
+def results_fixture(root):
+    with study_files.open_study(root) as study:
+        return Results(study)
+
+
+@pytest.fixture(scope="module", name="board")
+def board_fixture(results):
+    return leaderboard.make(results, {"muon": 1.25})
+
+
+def find(standings, entry):
+    (standing,) = (x for x in standings if x.entry == entry)
+    return standing
+
+
+def losses_of(*names, at, label=0):
+    return [LOSSES[name][at][label] for name in names]
+
+
+MUON = ("muon-peak=0.01", "muon-peak=0.01-seed=1", "muon-peak=0.01-seed=2")
+COSINE_1X = tuple(f"cosine-peak=0.01-horizon=1x{x}" for x in ("", "-seed=1", "-seed=2"))
+COSINE_2X = tuple(f"cosine-peak=0.03-horizon=2x{x}" for x in ("", "-seed=1", "-seed=2"))
+
+
+def test_reference_is_the_cosine_tuned_at_each_multiple(board):
+    reference = find(board.best, REFERENCE)
+    assert board.reference == REFERENCE
+    assert board.multiples == [1.0, 2.0]
+    assert reference.settings == "1x: η 0.01‡; 2x: η 0.03‡"
+    assert (reference.worst, reference.mean, reference.tried) == (0.0, 0.0, 2)
+    assert reference.fraction == pytest.approx(1.0)
+
+
+def test_trajectory_has_the_least_worst_gap_of_those_trained_to_the_end(board):
+    first = board.best[0]
+    assert first.entry == FIRST
+    assert first.settings == "η 0.01‡"
+    assert first.tried == 3
+    others = [x.settings for x in board.not_selected if x.entry == FIRST]
+    assert others == ["η 0.03", "η 0.1"]
+
+
+def test_gaps_and_their_errors_are_those_of_a_paired_t_test(board):
+    for multiple, cosines in ((1, COSINE_1X), (2, COSINE_2X)):
+        ours, theirs = losses_of(*MUON, at=multiple), losses_of(*cosines, at=multiple)
+        test, gap = stats.ttest_rel(ours, theirs), board.best[0].gaps[multiple]
+        interval = test.confidence_interval()
+        assert gap.seeds == 3
+        assert gap.mean == pytest.approx((interval.low + interval.high) / 2)
+        assert gap.mean / gap.stderr == pytest.approx(test.statistic)
+        assert gap.half_width == pytest.approx((interval.high - interval.low) / 2)
+    means = [-0.04, -0.14 / 3]
+    assert board.best[0].worst == pytest.approx(max(means))
+    assert board.best[0].mean == pytest.approx(np.mean(means))
+
+
+def test_gap_of_one_seed_has_no_interval(board):
+    (other,) = (x for x in board.not_selected if x.entry == FIRST and x.settings == "η 0.03")
+    assert other.gaps[1.0].seeds == 1
+    assert other.gaps[1.0].mean == pytest.approx(-0.15)
+    assert math.isnan(other.gaps[1.0].half_width)
+
+
+def test_second_reference_is_tuned_for_its_average(board):
+    # Of f25, the best peaks are 0.03 at 1x and 0.01 at 2x, of which there is one seed.
+    gaps = board.best[0].average_gaps
+    assert gaps[1.0].mean == pytest.approx(2.95 - 2.98)
+    assert gaps[2.0].mean == pytest.approx(2.55 - 2.58)
+    assert board.best[0].worst_to_average == pytest.approx(-0.03)
+    averaged = find(board.best, board.average_reference)
+    assert averaged.worst_to_average == 0.0
+    assert averaged.gaps[2.0].mean == pytest.approx(2.58 - 2.60)
+
+
+def test_third_reference_is_the_cosine_of_the_same_optimizer(root):
+    with study_files.open_study(root) as study:
+        muon = {"kind": "muon"}
+        for run in study.runs:  # Muon's instead of AdamW's, where a second cosine is needed
+            if "peak=0.03" in run.name and run.name.startswith("cosine"):
+                run.config["optimizer"].update(muon)
+        board = leaderboard.make(Results(study))
+    first = find(board.best, FIRST)
+    assert board.reference == REFERENCE
+    assert {m: gap.mean for m, gap in first.own_gaps.items()} == pytest.approx(
+        {
+            1.0: 2.95 - 3.10,
+            2.0: np.mean([2.55 - 2.60, 2.57 - 2.63, 2.56 - 2.59]),
+        }
+    )
+    assert first.own_gaps[2.0].seeds == 3
+    assert first.worst_to_own == pytest.approx(-0.14 / 3)
+    adamw = find(board.rest, Entry("adamw", "constant", "f25"))
+    # Its average is compared with the cosine's average.
+    assert adamw.own_gaps[1.0].mean == pytest.approx(3.02 - 2.99)
+
+
+SETS = {"chosen": 1, "b": 0, "c": 0, "d": 0, "e": 0}
+
+
+@pytest.fixture(name="open_with_sets")
+def open_with_sets_fixture(tmp_path, monkeypatch):
+    """Opens the study with one set that selects settings and four that are reported."""
+
+    def open_study(set_losses):
+        study = make_study()
+        for run in study.runs:
+            run.config.eval.sets = {name: f"data/{name}" for name in SETS}
+            run.config.eval.weights = {name: float(x) for name, x in SETS.items()}
+        monkeypatch.setattr(synthetic_study, "MULTIPLES", [1.0, 1.5, 2.0])
+        monkeypatch.setattr(synthetic_study, "FACTORS", {"last": 0, "f25": 1})
+        monkeypatch.setattr(synthetic_study, "loss", made_up_loss)
+        monkeypatch.setattr(synthetic_study, "set_losses", set_losses)
+        synthetic_study.write_study(tmp_path / "study", study=study)
+        with study_files.open_study(tmp_path / "study") as opened:
+            return Results(opened)
+
+    return open_study
+
+
+@pytest.fixture(name="with_sets")
+def with_sets_fixture(open_with_sets):
+    return open_with_sets(made_up_set_losses)
+
+
+def made_up_set_losses(run, multiple, label, seed):
+    """Losses that differ by set and, of Muon, by how much it gains there."""
+    del seed
+    loss = made_up_loss(run, multiple, label)
+    gain = {"b": 0.5, "c": 0.1, "d": 0.2, "e": 0.4} if run.name.startswith("muon") else {}
+    return {name: loss + i / 7 - gain.get(name, 0) for i, name in enumerate(SETS)}
+
+
+def test_gaps_are_over_reported_sets_and_over_seeds_that_did_not_select(with_sets):
+    assert with_sets.reported_sets == ("b", "c", "d", "e")
+    board = leaderboard.make(with_sets)
+    gap = find(board.best, FIRST).gaps[1.0]
+    of_seeds = [2.99 - 3.02 - 0.3, 2.97 - 3.01 - 0.3]
+    assert gap.seeds == 2
+    assert gap.mean == pytest.approx(np.mean(of_seeds))
+    assert gap.stderr == pytest.approx(stats.sem(of_seeds))
+    assert gap.stderr_of_sets == pytest.approx(stats.sem([0.5, 0.1, 0.2, 0.4]), rel=0.05)
+    wide = stats.t.ppf(0.975, 3) * gap.stderr_of_sets
+    assert gap.half_width == pytest.approx(max(wide, stats.t.ppf(0.975, 1) * gap.stderr))
+
+
+def test_rows_of_the_seed_that_selected_come_last(with_sets):
+    def is_kept(run):
+        return not run.name.startswith("muon") or "seed" not in run.name
+
+    study = with_sets.study
+    few = dataclasses.replace(study, runs=[x for x in study.runs if is_kept(x)])
+    best = leaderboard.make(Results(few)).best
+    names = [(x.entry.optimizer, x.seeds) for x in best]
+    assert names == [("adamw", 2), ("muon", 0), ("adamw", 0)]
+    assert best[1].worst < best[2].worst < best[0].worst == 0
+
+
+def test_evaluation_without_a_reported_set_does_not_count(open_with_sets):
+    def lacking(run, multiple, label, seed):
+        losses = made_up_set_losses(run, multiple, label, seed)
+        if run.name == "muon-peak=0.01" and multiple == 1:
+            del losses["d"]
+        return losses
+
+    board = leaderboard.make(open_with_sets(lacking))
+    assert find(board.best, FIRST).settings == "η 0.03‡"  # the only one with a loss at 1x and 2x
+
+
+def test_tokens_are_counted_on_reported_sets_and_seeds(with_sets):
+    board = leaderboard.make(with_sets)
+    seeds = (1, 2)
+    gain = np.mean([0.5, 0.1, 0.2, 0.4])
+    muon = {m: np.mean([LOSSES[f"muon-peak=0.01-seed={x}"][m][0] for x in seeds]) for m in (1, 2)}
+    target = np.mean([LOSSES[f"cosine-peak=0.03-horizon=2x-seed={x}"][2][0] for x in seeds])
+    assert muon[2] - gain < muon[1] - gain < target + 0.5
+    expected = crossing({m: x - gain for m, x in muon.items()}, target) / 2
+    assert find(board.best, FIRST).fraction == pytest.approx(expected, rel=0.2)
+
+
+def test_page_says_which_sets_and_seeds_are_reported(with_sets, tmp_path):
+    board = leaderboard.make(with_sets)
+    leaderboard_markdown.write(tmp_path / "page.md", with_sets, board)
+    text = (tmp_path / "page.md").read_text()
+    for words in ("over 4 validation sets", "by the mean of 1 other sets", "did not select"):
+        assert words in text
+    assert "| muon | constant | last | η 0.01‡ | 3 | 2 | -0.3350 ± 0.0" in text
+
+
+def test_runs_with_other_reported_sets_are_not_compared(tmp_path, monkeypatch):
+    study = make_study()
+    for i, run in enumerate(study.runs):
+        run.config.eval.sets = {"chosen": "a", f"other{i == 3}": "b"}
+        run.config.eval.weights = {"chosen": 1.0}
+    monkeypatch.setattr(synthetic_study, "MULTIPLES", [1.0, 1.5, 2.0])
+    monkeypatch.setattr(synthetic_study, "FACTORS", {"last": 0, "f25": 1})
+    monkeypatch.setattr(synthetic_study, "loss", made_up_loss)
+    synthetic_study.write_study(tmp_path / "study", study=study)
+    with (
+        study_files.open_study(tmp_path / "study") as opened,
+        pytest.raises(InputError, match="sets of weight 0"),
+    ):
+        Results(opened)
+
+
+def test_tokens_to_the_last_loss_of_the_reference_are_interpolated_in_their_log(board):
+    losses = [np.mean(losses_of(*MUON, at=m)) for m in (1, 1.5, 2)]
+    target = np.mean(losses_of(*COSINE_2X, at=2))
+    multiple = np.exp(np.interp(-target, -np.array(losses), np.log([1, 1.5, 2])))
+    assert board.best[0].fraction == pytest.approx(multiple / 2)
+    assert crossing({1.0: 3.0, 2.0: 2.0}, 1.9) == math.inf
+    assert crossing({1.0: 3.0, 2.0: 2.0}, 3.5) == 1.0
+
+
+def test_entry_not_trained_to_the_end_is_among_the_rest(board):
+    unfinished = find(board.rest, Entry("adamw", "constant", "f25"))
+    assert not unfinished.selected
+    assert unfinished.gaps.keys() == {1.0}
+    assert unfinished.gaps[1.0].mean == pytest.approx(3.02 - 3.00)
+    assert math.isnan(unfinished.worst)
+    assert math.isnan(unfinished.fraction)
+
+
+def test_every_standing_appears_once_and_the_table_is_sorted(board):
+    standings = [*board.best, *board.rest, *board.not_selected]
+    keys = [(x.entry, x.settings, x.selected) for x in standings]
+    assert len(keys) == len({*keys})
+    worst = [x.worst for x in board.best]
+    assert worst == sorted(worst)
+    assert find(board.rest, FIRST._replace(read_out="f25")).settings == "η 0.01‡"
+
+
+def test_schedule_is_named_with_words_that_are_not_defaults(root):
+    with study_files.open_study(root) as study:
+        *others, adamw = study.runs
+        adamw = dataclasses.replace(adamw, note="an old run")
+        adamw.config["batch_growth"] = [["1.5x", 64]]
+        board = leaderboard.make(Results(dataclasses.replace(study, runs=[*others, adamw])))
+    schedules = {x.entry.schedule for x in (*board.best, *board.rest)}
+    words = 'constant, batch_growth [["1.5x", 64]] (an old run)'
+    assert schedules == {"cosine to 0.1", "constant", words}
+
+
+def test_optimizer_that_is_named_by_its_class():
+    assert leaderboard.optimizer_name(EMANesterov(matrices="muon")) == "ema_nesterov_muon"
+    assert leaderboard.optimizer_name(GPA(x_average="f25")) == "gpa, x_average f25"
+    assert leaderboard.optimizer_name(AMUSE()) == "amuse"
+
+
+def test_settings_that_all_optimizers_of_a_study_share_are_not_in_their_names():
+    muon = EMANesterov(matrices="muon", decay_mask="matrices")
+    assert leaderboard.optimizer_name(muon) == "ema_nesterov_muon, decay_mask matrices"
+    common = {"decay_mask": "matrices", "matrices": "muon"}
+    assert leaderboard.optimizer_name(muon, common) == "ema_nesterov_muon"
+
+
+def test_memory_is_the_optimizer_state_and_the_average(board, results):
+    adamw = find(board.best, REFERENCE)
+    assert adamw.copies == pytest.approx(2, abs=1e-3)
+    assert find(board.best, board.average_reference).copies == adamw.copies + 1
+    model = results.configs["muon-peak=0.01"].model
+    matrices = model.layers * (4 * model.width**2 + 3 * model.width * model.mlp_width)
+    others = 2 * model.embedding_rows * model.width
+    expected = (matrices + 2 * others) / (matrices + others)
+    assert board.best[0].copies == pytest.approx(expected, rel=1e-2)
+    assert (adamw.time, board.best[0].time) == (1.0, 1.25)
+
+
+def test_page_keeps_the_text_around_its_markers(results, board, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("Before.\n\n<!-- leaderboard -->\nold\n<!-- end -->\n\nAfter.\n")
+    leaderboard_markdown.write(page, results, board)
+    text = page.read_text()
+    leaderboard_markdown.write(page, results, board)
+    assert page.read_text() == text
+    assert text.startswith("Before.\n\n<!-- leaderboard -->\n")
+    assert text.endswith("<!-- end -->\n\nAfter.\n")
+    assert "old" not in text
+    row = "| muon | constant | last | η 0.01‡ | 3 | 3 | -0.0400 ± 0.0058 | -0.0467 ± 0.0088 |"
+    assert row in text
+    assert "| 3 | 1 | -0.1500 |" not in text
+    with page.with_suffix(".csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(board.best) + len(board.rest) + len(board.not_selected)
+    assert rows[0]["half_width_95_1x"] == f"{board.best[0].gaps[1.0].half_width:.6f}"
+    words = {"optimizer", "schedule", "read_out", "settings", "selected"}
+    numbers = [float(row[name] or "nan") for row in rows for name in row.keys() - words]
+    assert math.inf in numbers  # tokens of an entry that does not reach the loss
+    page.write_text("no markers")
+    with pytest.raises(InputError, match=r"page\.md"):
+        leaderboard_markdown.write(page, results, board)
+    assert page.read_text() == "no markers"
+
+
+def test_command_writes_the_page_and_nothing_else(root, tmp_path, capsys):
+    times = tmp_path / "times.json"
+    times.write_text('{"rows": [{"optimizer": "muon", "times_adamw": 1.25}]}')
+    page = tmp_path / "new" / "page.md"
+    arguments = [f"--study={root}", f"--page={page}", f"--times={times}"]
+    assert run_command(leaderboard_command, arguments) == 0
+    assert sorted(x.name for x in page.parent.iterdir()) == ["page.csv", "page.md"]
+    assert "| 1.25 |" in page.read_text()
+    assert not (root / "report").exists()
+    capsys.readouterr()
+    times.write_text("{}")
+    for wrong in (
+        [arguments[0], f"--page={tmp_path / 'page.html'}"],
+        arguments,
+        [*arguments[:2], f"--times={tmp_path / 'none'}"],
+    ):
+        assert run_command(leaderboard_command, wrong) == 2
+        assert wrong[-1].partition("=")[0] in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "study"),
+    [
+        ("leaderboard", "leaderboard"),
+        ("first_leaderboard", "rivals"),
+        ("first_leaderboard_4x", "rivals_4x"),
+    ],
+)
+def test_pages_have_what_the_packed_records_say(name, study, tmp_path):
+    for suffix in (".md", ".csv"):
+        shutil.copy(EVIDENCE / f"{name}{suffix}", tmp_path)
+    page = tmp_path / f"{name}.md"
+    argv = [f"--study={EVIDENCE / study}", f"--page={page}"]
+    if name != "first_leaderboard_4x":
+        argv.append(f"--times={EVIDENCE / 'rivals' / 'optimizers.json'}")
+    assert run_command(leaderboard_command, argv) == 0
+    for file in (page, page.with_suffix(".csv")):
+        assert file.read_text("utf-8") == (EVIDENCE / file.name).read_text("utf-8")
+
+
+def test_study_without_cosines_is_rejected(root):
+    with study_files.open_study(root) as study:
+        few = Study("few", study.root, [x for x in study.runs if x.name.startswith("muon")])
+    with pytest.raises(InputError, match="few"):
+        leaderboard.make(Results(few))
+
+
+def test_report_compares_schedules_of_one_optimizer(results):
+    assert {x.settings["optimizer"] for x in results.comparable_curves("constant")} == {"muon"}
+    families = {x[0].settings["optimizer"]: len(x) for x in results.families("constant")}
+    assert families == {"muon": 3, "adamw": 1}

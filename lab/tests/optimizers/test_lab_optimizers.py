@@ -1,0 +1,69 @@
+"""The optimizers of the laboratory keep to what every optimizer does."""
+
+import optimizer_contract
+import pytest
+from optimizer_contract import RUN
+
+from anytime_lab.optimizers import AMUSE, GPA, EMANesterov, NorMuon, Pace
+
+EVERY = [Pace, AMUSE, GPA, EMANesterov, NorMuon]
+KINDS = {
+    "pace": Pace(),
+    "amuse": AMUSE(weight_decay=0.1),
+    "gpa": GPA(),
+    "gpa_muon": GPA(matrices="muon", x_average="f25"),
+    "ema_nesterov": EMANesterov(),
+    "ema_nesterov_muon": EMANesterov(matrices="muon"),
+    "normuon": NorMuon(),
+}
+READOUTS = {
+    "gpa": (GPA(interpolation=0.8), {"x": {"last": 1.25, "z": -0.25}}),
+    "pace": (Pace(), {"ema": {"ema": 1.0}}),
+    "ema_nesterov": (  # kappa = beta (1 - gamma) / gamma = 1/4
+        EMANesterov(ema_decay=0.5, extrapolation=0.25),
+        {"theta": {"last": 0.8, "ema": 0.2}, "ema": {"ema": 1.0}},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "check", [optimizer_contract.check_donation, optimizer_contract.check_start_and_learning]
+)
+def test_updates(kind, check):
+    check(KINDS[kind])
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_weight_decay(kind):
+    optimizer_contract.check_masked_decay(kind)
+    optimizer_contract.check_growing_decay(kind, is_exact=kind is NorMuon)
+    optimizer_contract.check_told_time(kind, is_exact=kind is NorMuon)
+
+
+@pytest.mark.parametrize("kind", READOUTS)
+def test_readouts(kind):
+    optimizer, expected = READOUTS[kind]
+    optimizer_contract.check_readouts(optimizer.transform(RUN), expected)
+
+
+INVALID = [
+    (Pace, "pullback", (-1, float("inf"))),
+    (Pace, "ema_power", ("0.2",)),
+    (GPA, "interpolation", (0.0, 1.0)),
+    (GPA, "x_average", ("nonsense", "ema1.5", "")),
+    (GPA, "matrices", ("adamw",)),
+    (AMUSE, "interpolation_power", (-1, 1.5)),
+    (AMUSE, "interpolation", (0,)),
+    (AMUSE, "warmup_init", (2,)),
+    (EMANesterov, "ema_decay", (0, 1, 1e-40)),
+    (EMANesterov, "extrapolation", (0, 1)),
+    (NorMuon, "b2", (1.0,)),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "values"), INVALID)
+def test_a_bad_setting_is_named(kind, name, values):
+    for value in values:
+        with pytest.raises(ValueError, match=f"^{name} = "):
+            kind(**{name: value})

@@ -1,0 +1,85 @@
+"""Tests of the search for the best read-out."""
+
+import dataclasses
+import re
+import shlex
+
+import numpy as np
+import pytest
+
+from anytime_jax.commands import command_line, evaluate, run_options
+from anytime_jax.weights import saved_run, weight_names
+from anytime_jax.weights.evaluation import WindowLosses
+from anytime_jax.weights.post_hoc_averages import Mixture
+from anytime_lab.readout import readout_command as readout
+from anytime_lab.readout import readout_search
+from anytime_lab.readout.readout_search import ScoredReadout
+
+
+def test_best_readout_is_printed_and_drawn(trained, command, tmp_path, monkeypatch):
+    monkeypatch.setattr(readout, "_POINTS", 4)
+    monkeypatch.setattr(readout_search, "_MAX_ITERATIONS", 6)
+    words = [f"--run={trained}", f"--output={tmp_path}", "--checkpoints=2", "--trust=mine"]
+    status, out, err = command(readout, *words)
+    assert (status, err) == (0, "")
+    assert {x.name for x in tmp_path.iterdir()} == {"readout_40.png", "readout_40.pdf"}
+    rows = [line.split() for line in out.splitlines() if line.startswith(" ")]
+    lines = {cells[0]: cells for cells in rows if cells}
+    assert {"last", "f6.25", "f100", "best"} <= set(lines)
+    stored = [float(cells[1]) for name, cells in lines.items() if name[0] in "lf"]
+    mixtures = re.findall(r"best mixture of [0-9]+ +([0-9.]+)", out)
+    assert len(mixtures) == 2
+    assert max(map(float, mixtures)) <= min(stored) + 1e-4
+    # The printed commands can be used as they are.
+    line = next(line for line in out.splitlines() if " evaluate " in line)
+    words = shlex.split(line)[4:]
+    name = next(word for word in words if word.startswith("--weights=")).partition("=")[2]
+    assert f": --weights={shlex.quote(name)}\n" in out
+    options = command_line.parse(evaluate, "evaluate", words)
+    assert options.trust == ["mine"]
+    saved = saved_run.open_run(options.run, options.step)
+    weight_names.resolve(saved, name, run_options.mixture_limits(options))
+
+
+def scored(name, selection, heldout):
+    losses = WindowLosses({"": np.array(heldout)}, {"": 1.0})
+    return ScoredReadout(name, Mixture(()), selection, losses)
+
+
+NOISE = np.array([0.1, -0.1, 0.05, -0.05])
+STORED = [scored("last", 2.3, 2.31 + NOISE), scored("f25", 2.2, 2.21 + NOISE)]
+
+
+def test_stored_weights_are_recommended_unless_others_are_better():
+    noisy = scored("mix:{}", 2.0, 2.15 + 2 * NOISE[::-1])
+    worse = scored("f=30", 2.1, 2.22 + NOISE)
+    selected, verdict = readout.judge(STORED, [worse, noisy])
+    assert selected.name == "f25"
+    assert verdict.startswith("use f25: ")
+    alone = [
+        scored(x.name, x.selection_loss, x.heldout_losses.by_set[""][:1]) for x in (*STORED, worse)
+    ]
+    assert readout.judge(alone[:2], alone[2:])[0].name == "f25"  # no standard error
+
+
+def test_significant_gain_is_recommended_with_its_size():
+    better = scored("f=30", 2.19, 2.20 + NOISE + [1e-3, -1e-3, 0, 0])
+    best = scored("mix:{}", 2.18, 2.19 + NOISE + [1e-3, -1e-3, 0, 0])
+    selected, verdict = readout.judge(STORED, [better, best])
+    assert selected is best
+    assert "0.0200" in verdict
+    assert "f25" in verdict
+
+
+@pytest.mark.parametrize("name", ["file", "/proc"])
+def test_output_that_cannot_be_written_is_rejected_first(trained, rejected, tmp_path, name):
+    (tmp_path / "file").touch()
+    assert "--output" in rejected(readout, f"--run={trained}", f"--output={tmp_path / name}")
+
+
+def test_run_without_windowed_averages_is_rejected(trained, rejected, monkeypatch):
+    saved = saved_run.open_run(trained)
+    live = tuple(x for x in saved.history if x.label == "last")
+    without = dataclasses.replace(saved, history=live)
+    monkeypatch.setattr(saved_run, "open_run", lambda *arguments: without)
+    assert "config.averages" in rejected(readout, f"--run={trained}")

@@ -1,0 +1,255 @@
+"""The report command: a study's page and files, its archive, one run, bad input."""
+
+import dataclasses
+import html.parser
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import synthetic_study
+from run_command import run_command
+from synthetic_run import RecordedRun
+from synthetic_study import CLOCK
+
+from anytime_jax.checkpoints import loss_figure
+from anytime_jax.formatting import format_count
+from anytime_lab import report, run_comparison
+from anytime_lab.forecast import forecast_subject
+from anytime_lab.monitor import run_snapshot
+from anytime_lab.studies import laptop
+from anytime_lab.table_text import to_html
+
+
+@pytest.fixture(scope="module", name="reported")
+def reported_fixture(tmp_path_factory):
+    """A study without one of its runs, and its packed report."""
+    root = tmp_path_factory.mktemp("reported")
+    synthetic_study.write_study(root / "study", leave_out=("constant-peak=0.03",))
+    arguments = [f"--study={root / 'study'}", f"--output={root / 'out'}", "--pack"]
+    assert run_command(report, arguments) == 0
+    return root
+
+
+class Page(html.parser.HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.open, self.links = [], []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in ("meta", "img", "br"):
+            self.open.append(tag)
+        self.links += [value for name, value in attrs if name in ("src", "href")]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_page_is_well_formed_and_its_links_exist(reported):
+    out = reported / "out"
+    text = (out / "index.html").read_text()
+    page = Page()
+    page.feed(text)
+    assert page.open == []
+    files = {link for link in page.links if not link.startswith("#")}
+    assert len(files) > 15
+    assert all((out / file).stat().st_size > 0 for file in files)
+    anchors = {link[1:] for link in page.links if link.startswith("#")}
+    assert anchors == set(re.findall(r'id="(\w+)"', text))
+    assert "constant-peak=0.03 (missing)" in text
+    assert "http" not in text  # loads nothing from elsewhere
+
+
+@pytest.mark.slow
+def test_packed_report_reproduces_itself(reported, tmp_path):
+    arguments = [f"--study={reported / 'out'}", f"--output={tmp_path}", "--pack", "--pdf"]
+    assert run_command(report, arguments) == 0
+    for file in (reported / "out").iterdir():
+        if file.name != "index.html":  # links to the PDF files
+            assert (tmp_path / file.name).read_bytes() == file.read_bytes(), file.name
+    pdfs = list(tmp_path.glob("*.pdf"))
+    assert len(pdfs) == 7
+    assert all(file.read_bytes().startswith(b"%PDF") for file in pdfs)
+
+
+def test_report_replaces_the_files_of_an_earlier_one(reported, tmp_path):
+    shutil.copytree(reported / "out", tmp_path / "out")
+    (tmp_path / "out" / "records.tar.xz").unlink()
+    (tmp_path / "out" / "mine.csv").touch()
+    study = synthetic_study.make_study()
+    few = [run for run in study.runs if run.name.startswith("constant")]
+    synthetic_study.write_study(tmp_path / "few", study=dataclasses.replace(study, runs=few))
+    arguments = [f"--study={tmp_path / 'few'}", f"--output={tmp_path / 'out'}"]
+    assert run_command(report, arguments) == 0
+    names = sorted(file.name for file in (tmp_path / "out").iterdir())
+    assert names == ["index.html", "mine.csv", "runs.csv"]
+
+
+def test_bad_input_is_named(reported, tmp_path, rejected, monkeypatch):
+    study = f"--study={reported / 'study'}"
+    (tmp_path / "file").touch()
+    for arguments in (
+        (study, "--average=f7"),
+        (study, f"--output={tmp_path / 'file'}"),
+        (study, "--output=/proc"),
+        (f"--study={tmp_path}",),
+        (f"--study={tmp_path / 'nothing.py'}",),
+        (f"--run={tmp_path}",),
+        (f"--run={reported / 'study' / 'constant-peak=0.01'}", f"--output={tmp_path / 'file'}"),
+    ):
+        assert arguments[-1] in rejected(report, *arguments)
+    (tmp_path / "run.json").write_text("{}")
+    assert "run.json" in rejected(report, f"--run={tmp_path}")
+    run = f"--run={reported / 'study' / 'constant-peak=0.01'}"
+    for arguments in ((run, "--pack"), (run, "--pdf"), (study, "--watch")):
+        assert arguments[-1] in rejected(report, *arguments)
+    rejected(report)
+    monkeypatch.chdir(tmp_path)
+    assert "runs/studies/laptop" in rejected(report, f"--study={laptop.__file__}")
+
+
+@pytest.mark.usefixtures("quick_fits")
+def test_run_has_its_forecast_or_the_reason_why_not(tmp_path, capsys):
+    run = RecordedRun(tmp_path / "run").add(*range(60, 500, 30))
+    assert run_command(report, [f"--run={run.run_dir}"]) == 0
+    printed = capsys.readouterr().out
+    assert "1,920" in printed.split()
+    short = RecordedRun(tmp_path / "short").add(60)
+    assert run_command(report, [f"--run={short.run_dir}"]) == 0
+    assert "too few" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(loss_figure, "draw"), (forecast_subject, "open_run")]
+)
+def test_part_that_fails_is_a_line(module, name, tmp_path, command, monkeypatch):
+    def fail(*arguments, **options):
+        raise RuntimeError("defect")
+
+    monkeypatch.setattr(module, name, fail)
+    RecordedRun(tmp_path).add(60)
+    status, out, _ = command(report, f"--run={tmp_path}")
+    assert status == 0
+    assert "RuntimeError: defect" in out
+    assert "best weights" in out
+
+
+def test_page_and_figures_of_a_run_go_into_the_output(reported, tmp_path, command):
+    run = shutil.copytree(reported / "study" / "constant-peak=0.01", tmp_path / "run")
+    before = sorted(file.name for file in run.iterdir())
+    out = tmp_path / "new" / "out"
+    assert command(report, f"--run={run}", f"--output={out}")[0] == 0
+    assert {file.name for file in out.iterdir()} == {"curves.png", "report.html"}
+    assert sorted(file.name for file in run.iterdir()) == before
+
+
+@pytest.mark.usefixtures("quick_fits")
+def test_page_of_a_run_is_well_formed_and_shows_what_is_printed(tmp_path, command):
+    run = RecordedRun(tmp_path, name="<b>&").add(*range(60, 500, 30))
+    with (run.run_dir / "records" / "0000.jsonl").open("a") as file:
+        file.write("damage\n")
+    assert command(report, f"--run={tmp_path}")[0] == 0
+    text = (tmp_path / "report.html").read_text()
+    page = Page()
+    page.feed(text)
+    assert page.open == []
+    assert [link.partition("?")[0] for link in page.links] == ["curves.png", "forecast.png"]
+    assert "http" not in text.replace("http-equiv", "")  # loads nothing from elsewhere
+    assert "&lt;b&gt;&amp;" in text
+    assert "480 steps (1x, 1.97M tokens)" in text
+    assert "<td>480</td>" in text
+    assert "±" in text
+    assert "0000.jsonl" in text
+    assert "refresh" not in text
+
+
+def test_page_is_written_again_until_ctrl_c(tmp_path, meanwhile, command):
+    """At news, but not while it rests; the page reloads itself."""
+    run, pages = RecordedRun(tmp_path).add(60), []
+
+    def look(*steps):
+        pages.append((tmp_path / "report.html").read_text())
+        run.add(*steps)
+
+    meanwhile(lambda: look(), lambda: look(120), lambda: look(), lambda: look())
+    assert command(report, f"--run={tmp_path}", "--watch")[0] == 0
+    assert 'http-equiv="refresh"' in pages[0]
+    assert pages[0] == pages[1] != pages[2] == pages[3]
+    assert "at 120 steps" in pages[2]
+
+
+def test_several_runs_are_compared_after_equally_many_tokens(tmp_path, command):
+    first = RecordedRun(tmp_path / "a", name="a").add(60, 120, 240)
+    other = RecordedRun(tmp_path / "b", name="b").add(120, 180, 240, labels=("last", "f25"))
+    runs = ["--run", first.run_dir, other.run_dir]
+    status, out, err = command(report, *runs, f"--output={tmp_path / 'out'}")
+    assert (status, err) == (0, "")
+    assert {x.name for x in (tmp_path / "out").iterdir()} == {"compared.png", "report.html"}
+    last, live, best = run_comparison.describe([run_snapshot.take(x) for x in runs[1:]])
+    assert [row[0] for row in last.text()] == ["run", "a", "b"]
+    assert last.text()[0][-5:] == ["f6.25", "f12.5", "f25", "f50", "f100"]
+    assert last.text()[2][-5:] == ["", "", "-0.0200", "", ""]
+    tokens = [format_count(CLOCK.tokens(step)) for step in (120, 240)]
+    assert [row[0] for row in live.text()] == ["tokens", *tokens]
+    assert live.text()[0][1:] == ["a", "b", "b minus a"]
+    assert [row[3] for row in live.text()[1:]] == ["+0.0000"] * 2
+    assert [row[3] for row in best.text()[1:]] == ["+0.0800"] * 2
+    assert "other validation sets" not in out
+    file = Path(other.run_dir) / "run.json"
+    content = json.loads(file.read_text())
+    now = {"tokens": 64, "sets": {"web": ["a", 1.0]}}
+    content["evaluation_changes"] = [{"step": 240, "now": now}]
+    file.write_text(json.dumps({**content, "evaluated": {**now, "tokens": 128}}))
+    assert "b: its losses are of other validation sets" in command(report, *runs)[1]
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert all(to_html(table) in page for table in (last, live, best))
+    assert "b minus a" in out
+
+
+def test_name_that_begins_with_a_bar_is_in_the_legend(tmp_path, monkeypatch):
+    runs = [RecordedRun(tmp_path / name, name=name).add(60, 120) for name in ("_a", "b")]
+    labels = []
+    monkeypatch.setattr(
+        run_comparison.plotting, "save", lambda figure, path, **_: labels.extend(figure.axes)
+    )
+    run_comparison.draw(tmp_path, [run_snapshot.take(run.run_dir) for run in runs])
+    (axes,) = labels
+    texts = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert texts == [r"$\_$a, last", r"$\_$a, best", "b, last", "b, best"]
+
+
+def test_runs_that_cannot_be_compared_are_refused(tmp_path, rejected, command):
+    run, empty = RecordedRun(tmp_path / "a").add(60), RecordedRun(tmp_path / "b", name="b")
+    assert "given twice" in rejected(report, "--run", run.run_dir, run.run_dir)
+    assert "no evaluation yet" in rejected(report, "--run", run.run_dir, empty.run_dir)
+    assert "--watch" in rejected(report, "--watch", "--run", run.run_dir, empty.run_dir)
+    later = RecordedRun(tmp_path / "c").add(70)  # of the same name
+    status, out, _ = command(report, "--run", run.run_dir, later.run_dir)
+    assert status == 0
+    assert "no run was evaluated after the same number of tokens" in " ".join(out.split())
+
+
+def test_run_without_records_or_evaluations_has_a_page(tmp_path, command):
+    run = RecordedRun(tmp_path)
+    for words in ("no record yet", "no evaluation yet"):
+        status, out, _ = command(report, f"--run={tmp_path}")
+        assert (status, words in out) == (0, True)
+        run.add(60, evaluate=False)
+
+
+def test_page_that_cannot_be_written_is_a_failure(tmp_path, command):
+    run = RecordedRun(tmp_path / "run").add(60)
+    (run.run_dir / report.RUN_PAGE).mkdir()
+    status, out, _ = command(report, f"--run={run.run_dir}")
+    assert status == 1
+    assert "the page could not be written" in out
+    assert "page: " not in out
+
+
+def test_refused_report_makes_no_output(tmp_path, rejected):
+    run, output = RecordedRun(tmp_path / "run").add(60), tmp_path / "out"
+    missing = f"--run={tmp_path / 'no'}"
+    for sources in ([missing], [f"--run={run.run_dir}", missing]):
+        assert "no" in rejected(report, *sources, f"--output={output}")
+        assert not output.exists()

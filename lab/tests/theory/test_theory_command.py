@@ -1,0 +1,56 @@
+"""Tests of the theory command."""
+
+import json
+
+import pytest
+from paths import REPOSITORY
+from run_command import run_command
+
+from anytime_lab.theory import reports
+from anytime_lab.theory import theory_command as theory
+
+PROBLEM = ("--a=1.5", "--b=2.5", "--noise=0.1")
+
+
+def test_advise_prints_advice_and_writes_its_numbers(capsys, tmp_path):
+    short = ("--steps=400", "--doublings=1", "--dimension=100", f"--output={tmp_path}")
+    assert run_command(theory, ["advise", *PROBLEM, *short]) == 0
+    output = capsys.readouterr().out
+    assert "WSD to 0" in output
+    assert json.loads((tmp_path / "compare.json").read_text())["lengths"] == [200, 400]
+    assert (tmp_path / "compare.png").stat().st_size > 1000
+
+
+def test_bound_prints_a_row_for_each_length(capsys):
+    assert run_command(theory, ["bound", *PROBLEM, "--steps=1000"]) == 0
+    output = capsys.readouterr().out
+    rows = [line.split()[0] for line in output.splitlines() if line[1:2].isdigit()]
+    assert rows == ["10", "32", "100", "316", "1,000"]
+    assert "bound/exact" in output
+
+
+def test_rates_prints_fitted_and_proven_exponents(capsys, monkeypatch):
+    monkeypatch.setattr(reports, "SPECTRA", reports.SPECTRA[2:3])  # of seven
+    assert run_command(theory, ["rates", "--steps=1600"]) == 0
+    assert "1/t^gamma*" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["compare", "--a=1", "--b=2"], "a = 1.0"),
+        (["compare", "--a=1.5", "--b=2", "--steps=500"], "steps = 500"),
+        (["compare", "--a=1.5", "--b=2", "--doublings=1e6"], "doublings = 1000000"),
+        (["compare", "--a=1.5", "--b=2", "--noise=1,x"], "--noise"),
+        (["advise", "--a=1.5", "--b=2", "--output=/proc/x"], "--output = '/proc/x'"),
+        (["bound", "--a=1.5", "--b=3", "--gamma=0.7"], "gamma = 0.7"),
+        (["bound", "--a=1.5", "--b=3", "--steps=2e9"], "steps = 2000000000"),
+        (["bound", "--a=1.5", "--b=3", "--multiplier=0"], "multiplier = 0"),
+        (["rates", "--steps=10"], "steps = 10"),
+        (["--config=theory_figure", "--config.stepz=1"], "config.stepz"),
+    ],
+    ids=" ".join,
+)
+def test_bad_options_are_named(rejected, monkeypatch, arguments, message):
+    monkeypatch.chdir(REPOSITORY)
+    assert message in rejected(theory, *arguments)

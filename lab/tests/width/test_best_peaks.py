@@ -1,0 +1,195 @@
+"""Best peaks: parabolas are recovered, intervals cover, and what is given away is at the base."""
+
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+import pytest
+import synthetic_study
+from paths import REPOSITORY
+from run_command import run_command
+
+from anytime_jax.averaging import LIVE
+from anytime_jax.errors import InputError
+from anytime_lab.study.plan import Study, grid, paired, runs, seeds, values
+from anytime_lab.study.results import Results
+from anytime_lab.width import best_peaks
+from anytime_lab.width.best_peaks import Curve
+
+CURVATURE = 0.04
+
+
+def make_curves(best, noise=0.0, seeds=(0, 1), rng=None, steps=range(-2, 3)):
+    """Returns curves of parabolas with least values at `best`, by (parametrization, width)."""
+    rng = rng or np.random.default_rng(0)
+    curves = []
+    for (parametrization, width), at in best.items():
+        middle = round(2 * at) / 2 + 0.5  # peaks are half octaves apart, and not centred
+        losses = {}
+        for step, seed in itertools.product(steps, seeds):
+            x = middle + step / 2
+            loss = 3 - 0.1 * math.log2(width) + 0.02 * seed + CURVATURE * (x - at) ** 2
+            losses[x, seed] = loss + noise * rng.standard_normal()
+        base_width = 64 if parametrization == "mup" else 0
+        curves.append(Curve("adamw", "constant", parametrization, width, base_width, losses))
+    return curves
+
+
+BEST = {
+    ("standard", 64): -7.1,
+    ("standard", 128): -7.6,
+    ("standard", 256): -8.1,
+    ("mup", 256): -7.3,
+}
+
+
+def test_parabolas_are_recovered():
+    fit = best_peaks.fit(make_curves(BEST))
+    assert fit.curvature == pytest.approx(CURVATURE)
+    assert fit.residual < 1e-6
+    for best in fit.best:
+        expected = BEST[best.curve.parametrization, best.curve.width]
+        assert best.log_peak == pytest.approx(expected)
+        assert fit.at_base_width(best).curve.width == 64
+        given_away = CURVATURE * (expected - BEST["standard", 64]) ** 2
+        assert fit.excess_at_base_peak(best) == pytest.approx(given_away, abs=1e-9)
+
+
+def test_the_base_of_mup_is_its_base_width():
+    fit = best_peaks.fit(make_curves({**BEST, ("standard", 32): -6.5}))
+    for best in fit.best:
+        base = 64 if best.curve.parametrization == "mup" else 32
+        assert fit.at_base_width(best).curve.width == base
+
+
+def test_powers_of_the_width():
+    powers = best_peaks.powers(best_peaks.fit(make_curves(BEST)))
+    assert powers["standard"][0] == pytest.approx(-0.5)
+    assert powers["mup"][0] == pytest.approx(-0.1)  # from the base at 64, of both
+
+
+def test_intervals_cover_the_best_peak():
+    """In 95% of 300 draws, up to three standard deviations of that share."""
+    rng = np.random.default_rng(1)
+    covered = 0
+    for _ in range(300):
+        fit = best_peaks.fit(make_curves(BEST, noise=0.002, rng=rng))
+        best, t = fit.best[1], 2.03
+        expected = BEST[best.curve.parametrization, best.curve.width]
+        covered += abs(best.log_peak - expected) < t * best.error
+    assert 0.91 < covered / 300 < 0.99
+
+
+def test_peaks_beyond_an_octave_are_left_out_and_edges_are_told():
+    (curve,) = make_curves({("standard", 64): -7.0}, steps=range(-6, 1))
+    losses = {x: y + 0.5 * (abs(x[0] + 7) > 1.1) for x, y in curve.losses.items()}
+    fit = best_peaks.fit([Curve("adamw", "constant", "standard", 64, 0, losses)])
+    assert fit.best[0].log_peak == pytest.approx(-7.0)
+    assert fit.best[0].is_inside
+    (curve,) = make_curves({("standard", 64): -7.0}, steps=range(1, 4))
+    assert not best_peaks.fit([curve]).best[0].is_inside
+
+
+def test_losses_without_a_least_value_are_refused():
+    losses = {(x / 2, 0): y for x, y in zip(range(-2, 3), (0, 0.05, -0.01, 0.05, 0), strict=True)}
+    with pytest.raises(InputError, match="no least value"):
+        best_peaks.fit([Curve("adamw", "constant", "standard", 64, 0, losses)])
+    few = dict(list(losses.items())[:3])
+    with pytest.raises(InputError, match="too few"):
+        best_peaks.fit([Curve("adamw", "constant", "standard", 64, 0, few)])
+
+
+def make_study(peaks=(3e-3, 6e-3, 1.2e-2, 2.4e-2), kind="constant", **schedule):
+    """Returns a study of two widths and two seeds."""
+    config = synthetic_study._config(kind=kind, **schedule)
+    widths = paired(values("model.width", 64, 128), values("model.heads", 4, 8))
+    return Study(
+        "widths",
+        synthetic_study.ROOT,
+        runs(kind, config, grid(widths, values("schedule.peak", *peaks), seeds(0, 1)), "synthetic"),
+        "two widths.",
+    )
+
+
+def loss(run, multiple, label, seed=0):
+    """A parabola whose best peak is 1e-2 at width 64, and half of it at 128."""
+    width, peak = run.settings["model"]["width"], run.settings["schedule"]["peak"]
+    return 2 + 0.1 * seed + CURVATURE * math.log2(peak / 1e-2 * width / 64) ** 2
+
+
+def test_command_writes_the_best_peaks_of_a_study(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(synthetic_study, "loss", loss)
+    study = synthetic_study.write_study(tmp_path / "study", study=make_study())
+    page = tmp_path / "page.md"
+    assert run_command(best_peaks, [f"--study={study.root}", f"--page={page}"]) == 0
+    rows = [[x.strip() for x in line.split("|")] for line in page.read_text().splitlines()]
+    found = {(row[4], row[5]): row for row in rows if len(row) > 11}
+    for readout in ("f12.5", "f25"):
+        assert found["64", readout][6] == "0.01"
+        assert found["128", readout][6] == "0.005"
+        assert found["128", readout][8:11] == ["0.50", f"{CURVATURE:.4f}", "6"]
+    assert any(row[6:8] == ["standard", "-1.00"] for row in rows if len(row) > 6)
+    assert "best peaks" in capsys.readouterr().out
+
+
+def test_cosines_are_read_out_at_their_horizon(tmp_path, monkeypatch):
+    monkeypatch.setattr(synthetic_study, "loss", loss)
+    study = make_study()
+    cosines = make_study(kind="cosine", horizon="8x").runs
+    study = dataclasses.replace(study, runs=[*study.runs, *cosines])
+    study = synthetic_study.write_study(tmp_path / "study", study=study)
+    results = Results(study)
+    curves = [best_peaks.read_curves(results, x) for x in ("f25", LIVE)]
+    found = [[x.schedule for x in of_one] for (of_one,) in curves]
+    assert found == [["constant"] * 2, ["cosine"] * 2]
+
+
+def test_study_that_varies_something_else_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(synthetic_study, "loss", loss)
+    study = synthetic_study.write_study(tmp_path / "study")
+    argv = [f"--study={study.root}", f"--page={tmp_path / 'page.md'}"]
+    assert run_command(best_peaks, argv) == 2
+    assert "differ" in capsys.readouterr().err
+    assert not (tmp_path / "page.md").exists()
+
+
+def test_study_of_one_width_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(synthetic_study, "loss", loss)
+    study = make_study()
+    study = dataclasses.replace(study, runs=[x for x in study.runs if "width=64" in x.name])
+    study = synthetic_study.write_study(tmp_path / "study", study=study)
+    page = tmp_path / "page.md"
+    assert run_command(best_peaks, [f"--study={study.root}", f"--page={page}"]) == 2
+    assert "have the width 64" in capsys.readouterr().err
+
+
+def test_method_of_too_few_runs_is_left_out(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(synthetic_study, "loss", loss)
+    study = make_study()
+    cosines = make_study(kind="cosine", horizon="8x").runs
+    few = [x for x in cosines if "width=64" in x.name and x.name.endswith("seed=0")][:3]
+    study = dataclasses.replace(study, runs=[*study.runs, *few])
+    study = synthetic_study.write_study(tmp_path / "study", study=study)
+    page = tmp_path / "page.md"
+    assert run_command(best_peaks, [f"--study={study.root}", f"--page={page}"]) == 0
+    assert "| constant |" in page.read_text()
+    assert "| cosine |" not in page.read_text()
+    assert "left out   last of adamw, cosine: 2 runs are too few" in capsys.readouterr().out
+
+
+def test_few_runs_are_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(synthetic_study, "loss", loss)
+    study = synthetic_study.write_study(tmp_path / "study", study=make_study(peaks=(3e-3, 6e-3)))
+    argv = [f"--study={study.root}", f"--page={tmp_path / 'page.md'}"]
+    assert run_command(best_peaks, argv) == 2
+    assert "three peaks" in capsys.readouterr().err
+
+
+def test_the_page_has_what_the_packed_records_say(tmp_path):
+    page = tmp_path / "width.md"
+    page.write_text((REPOSITORY / "lab/evidence/width.md").read_text("utf-8"), "utf-8")
+    study = REPOSITORY / "lab/evidence/widths"
+    before = page.read_text("utf-8")
+    assert run_command(best_peaks, [f"--study={study}", f"--page={page}"]) == 0
+    assert page.read_text("utf-8") == before
