@@ -426,26 +426,3 @@ def test_rotate_multiplies_complex_pairs(dtype, platform):
     expected = jnp.asarray(multiply(grad, phase.conj()), dtype)
     atol = 2e-5 if dtype == "float32" else 2**-7
     np.testing.assert_allclose(*(np.float32(y) for y in (actual, expected)), rtol=0, atol=atol)
-
-
-# Bad settings.
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"layers": 0}, "layers = 0"),
-        ({"width": 32.0}, r"width = 32\.0"),
-        ({"vocab_size": True}, "vocab_size = True"),
-        ({"embedding_rows": 89}, "embedding_rows = 89"),
-        ({"rope_theta": 0.0}, r"rope_theta = 0\.0"),
-        ({"norm_epsilon": -1e-5}, "norm_epsilon = -1e-05"),
-        ({"attention": "flash"}, "attention = 'flash'"),
-        ({"heads": 3}, "heads = 3"),
-        ({"heads": 32}, "heads = 32"),  # one channel, where rotation takes pairs
-    ],
-    ids=str,
-)
-def test_model_config_rejects_bad_values(changes, message):
-    with pytest.raises(ValueError, match=message):
-        dataclasses.replace(OLMO, **changes)
