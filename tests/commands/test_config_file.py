@@ -83,9 +83,3 @@ def test_dictionary_whose_keys_have_dots_is_given_in_each_way(tmp_path, monkeypa
 def test_last_of_several_values_counts(file):
     settings = config_file.read(str(file), ["--config.seed=1", "--config.seed=2"])
     assert settings["seed"] == 2
-
-
-@pytest.mark.parametrize("files", [[], ["--config=a", "--config=b"]])
-def test_one_configuration_is_given(files, capsys):
-    assert run_command(train, files) == 2
-    assert "--config" in capsys.readouterr().err

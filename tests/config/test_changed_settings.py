@@ -123,7 +123,7 @@ POINTS_IN_A_RUN |= {"schedule.warmup", "schedule.horizon"}
 RELATED = {
     "chinchilla_tokens": POINTS_IN_A_RUN,
     "batch_size": POINTS_IN_A_RUN | {"microbatches"},
-    "model.length": POINTS_IN_A_RUN | {"eval.tokens"},
+    **dict.fromkeys(("model", "model.length"), POINTS_IN_A_RUN | {"eval.tokens"}),
     "microbatches": {"batch_size"},
     "data.repeat": {"stop"},
     "data.path": {"eval.tokens", "stop"},
