@@ -75,6 +75,7 @@ REFUSED = {
         **dict.fromkeys(f"--source=builtin {x}" for x in ("--length=8", "--workers=0", "--len=3")),
         "--source=builtin --validation-fraction=2": "2.0",
         "--source=builtin --times=1": None,
+        **{f"--input=text.jsonl --share={x}": f"share '{x}'" for x in ("2/2", "a/b", "-1/4", "1")},
         "--source=counter": None,
         "--source=nowhere:Counter": "nowhere",
         "--source=counter:Nothing": "Nothing",

@@ -17,7 +17,7 @@ from anytime_jax.commands import train
 
 
 def wait_for(start, text):
-    limit = time.monotonic() + 60
+    limit = time.monotonic() + 300
     while text not in start.output:
         over = start.has_ended or time.monotonic() > limit
         assert not over, f"it never printed {text!r}:\n{start.output}"
