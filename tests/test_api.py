@@ -12,7 +12,6 @@ from training_runs import bits, recording, records
 
 from anytime_jax import api
 from anytime_jax.checkpoints import checkpoint_listing
-from anytime_jax.commands import evaluate as evaluate_command
 from anytime_jax.commands import generate as generate_command
 from anytime_jax.config import schema
 from anytime_jax.errors import InputError
@@ -45,12 +44,6 @@ def test_shipped_configuration_is_found_by_name():
     )
 
 
-@pytest.mark.parametrize("changes", [{"schedule.peek": 1.0}, {"seed": "x"}, {"seed": -1}, {"a": 1}])
-def test_bad_changes_are_named(changes):
-    with pytest.raises(InputError, match=next(iter(changes)).split(".")[0]):
-        api.load_config("quickstart", changes)
-
-
 @pytest.mark.parametrize("name", ["last", "f25", "f=12"])
 def test_weights_are_those_of_the_run(whole, name):
     params = api.load(whole, name)
@@ -65,46 +58,31 @@ def test_weights_are_those_of_the_run(whole, name):
         assert not small_run.same_bits(params, api.load(whole, name, step="1x"))
 
 
-def test_losses_are_those_that_the_run_recorded(whole):
-    losses = api.evaluate(whole)
-    recorded = {name: x for step, _, row in records(whole) if step == 20 for name, x in row.items()}
-    assert losses.keys() == {"last", "f6.25", "f25"}
-    for label, loss in losses.items():
-        assert loss == pytest.approx(recorded[f"eval/{label}/loss"], rel=1e-6)
-
-
-def test_paths_may_go_up(whole, dataset, tmp_path, monkeypatch):
-    """TensorStore takes no path with `..`."""
+def test_losses_are_those_that_the_run_recorded(whole, tmp_path, monkeypatch):
+    """By a path that goes up, which TensorStore does not take, and names from an iterator."""
     monkeypatch.chdir(tmp_path)
     up = os.path.relpath(whole)
     assert ".." in up
-    assert api.evaluate(up, ["last"]) == api.evaluate(whole, ["last"])
+    losses = api.evaluate(up, (x for x in ("last", "f6.25", "f25")))
+    recorded = {name: x for step, _, row in records(whole) if step == 20 for name, x in row.items()}
+    for label, loss in losses.items():
+        assert loss == pytest.approx(recorded[f"eval/{label}/loss"], rel=1e-6)
+    assert len(losses) == 3
+
+
+def test_a_run_may_be_at_a_path_that_goes_up(dataset, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(preflight, "make_mesh", lambda config: small_run.mesh())
+    monkeypatch.setattr(start_lib, "make_program", recording)  # compiled once
     (tmp_path / "folder").mkdir()
     settings = small_run.settings("folder/../run", os.path.relpath(dataset.path), stop="2 steps")
     assert api.train(schema.build(settings.to_dict()), quiet=True).step == 2
     assert checkpoint_listing.saved_steps("run") == [2]
 
 
-def test_evaluation_and_text_are_those_of_the_commands(whole, capsys):
-    assert run_command(evaluate_command, [f"--run={whole}", "--weights", "f25", "f=12"]) == 0
-    printed = capsys.readouterr().out
-    for name, loss in api.evaluate(whole, ["f25", "f=12"]).items():
-        (line,) = [line for line in printed.splitlines() if line.startswith(f"{name} ")]
-        assert f"{loss:.4f}" in line
+def test_text_is_that_of_the_command(whole, capsys):
     assert run_command(generate_command, [f"--run={whole}", "--prompt=ab", "--tokens=9"]) == 0
     assert capsys.readouterr().out == api.generate(whole, "ab", tokens=9) + "\n"
-
-
-@pytest.mark.parametrize("run_dir", ["", " ", "a\0b", "~/run", "a\nb"])
-def test_text_that_is_no_directory_is_named(run_dir):
-    with pytest.raises(InputError, match=r"run_dir = .* a directory") as caught:
-        api.open_run(run_dir)
-    assert "\n" not in str(caught.value)
-
-
-def test_names_may_come_from_an_iterator(whole):
-    names = ["last", "f25"]
-    assert api.evaluate(whole, (x for x in names)) == api.evaluate(whole, names)
 
 
 def test_configuration_is_found_by_a_path_object(dataset, tmp_path):
@@ -121,9 +99,8 @@ def test_run_trains_in_the_main_thread_alone(dataset, tmp_path):
     config = api.load_config(file)
     with concurrent.futures.ThreadPoolExecutor(thread_name_prefix="mine") as threads:
         future = threads.submit(api.train, config)
-    with pytest.raises(InputError, match=r"thread 'mine_0'.* main thread") as caught:
+    with pytest.raises(InputError, match="mine_0"):
         future.result()
-    assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
 
 
@@ -132,6 +109,7 @@ def test_errors_are_input_errors(whole, tmp_path):
     for call in (
         lambda: api.load_config(None),
         lambda: api.load_config(3),
+        lambda: api.load_config("quickstart", {"schedule.peek": 1.0}),
         lambda: api.load_config("quickstart", ["seed"]),
         lambda: api.load_config("quickstart", {3: 1}),
         lambda: api.load_config("quickstart", trust="my_package"),
@@ -148,6 +126,7 @@ def test_errors_are_input_errors(whole, tmp_path):
         lambda: api.load(whole, ["f25"]),
         lambda: api.load(whole, on_mesh="False"),
         lambda: api.open_run(None),
+        lambda: api.open_run("a\0b"),
         lambda: api.open_run(whole, trust=None),
         lambda: api.evaluate(whole, None),
         lambda: api.evaluate(whole, data=5),

@@ -11,7 +11,6 @@ from run_command import run_command
 
 from anytime_jax.commands import config_file, train
 from anytime_jax.config import schema
-from anytime_jax.errors import InputError
 
 
 @pytest.fixture
@@ -84,16 +83,3 @@ def test_dictionary_whose_keys_have_dots_is_given_in_each_way(tmp_path, monkeypa
 def test_last_of_several_values_counts(file):
     settings = config_file.read(str(file), ["--config.seed=1", "--config.seed=2"])
     assert settings["seed"] == 2
-
-
-@pytest.mark.parametrize("word", ["--config.seed", "--config.seed=", "--config.=1", "--config.a=1"])
-def test_bad_override_is_refused_in_one_line(file, word):
-    with pytest.raises(InputError) as caught:
-        config_file.read(str(file), [word])
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("files", [[], ["--config=a", "--config=b"]])
-def test_one_configuration_is_given(files, capsys):
-    assert run_command(train, files) == 2
-    assert "--config" in capsys.readouterr().err

@@ -62,25 +62,6 @@ def test_long_name_has_a_line_of_its_own(trained, command):
     assert max(len(line) for line in lines[1:] if line != name) <= 80
 
 
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (("--shots=2",), "--shots"),
-        (("--limit=2",), "--limit"),
-        (("--vocabulary=file",), "--vocabulary"),
-        (("--tasks=arc_easy", "--tokens=80"), "--tokens"),
-        (("--tasks=arc_easy", "--split=train"), "--split"),
-        (("--tasks=arc_easy", "--data=data"), "--data"),
-        (("--tasks=", "--shots=2"), "--tasks"),
-        (("--tasks=arc_easy", "--shots=-1"), "--shots"),
-        (("--tasks=arc_easy", "--limit=0"), "--limit"),
-        (("--tasks=arc_easy", "--vocabulary=nowhere"), "nowhere"),
-    ],
-)
-def test_option_without_effect_is_one_line(trained, rejected, words, named):
-    assert named in rejected(evaluate, f"--run={trained}", *words)
-
-
 def test_tasks_need_the_extra(trained, rejected, monkeypatch):
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     monkeypatch.delitem(sys.modules, "anytime_jax.weights.task_evaluation", raising=False)

@@ -4,7 +4,6 @@ import functools
 
 import jax
 import numpy as np
-import pytest
 
 from anytime_jax.commands import generate
 from anytime_jax.corpus.vocabulary import load_vocabulary
@@ -32,19 +31,3 @@ def test_greedy_text_follows_the_decoder(trained, command):
             break
     assert out.startswith(vocabulary.decode(ids).rstrip("\ufffd"))
     assert command(generate, *words)[1] == out
-
-
-@pytest.mark.parametrize(
-    ("option", "named"),
-    [
-        ("--temperature=-1", "--temperature"),
-        ("--top-p=2", "--top-p"),
-        ("--top-k=-1", "--top-k"),
-        ("--seed=-1", "--seed"),
-        ("--tokens=0", "--tokens"),
-        ("--vocabulary=nowhere", "nowhere"),
-        ("--prompt=\udcff", "--prompt"),
-    ],
-)
-def test_invalid_option_is_one_line(trained, rejected, option, named):
-    assert named in rejected(generate, f"--run={trained}", option)

@@ -186,24 +186,6 @@ def test_configuration_with_the_builtin_corpus_is_prepared(tmp_path, command, mo
     assert info.vocab_size == 1024
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        (["--config=150m_inv_sqrt", "--config.data.text="], "config.data.text"),
-        (["--config=150m_inv_sqrt", "--config.data.vocabulary="], "--vocabulary"),
-        (["--config=nowhere"], "nowhere"),
-        (["--config.data.text=x"], "--config"),
-        (["--verify", "--config=quickstart"], "--config"),
-        (["--input=text.jsonl", "--train-vocabulary=300"], "--output"),
-        (["--verify"], "--output"),
-    ],
-)
-def test_bad_configuration_is_one_line(text, tmp_path, rejected, monkeypatch, options, named):
-    monkeypatch.chdir(tmp_path)
-    assert named in rejected(prepare, *options)
-    assert list(tmp_path.iterdir()) == [text]
-
-
 # The files of public texts, by the beginning of their addresses in the documentation.
 LAYOUTS = {
     "hf://datasets/HuggingFaceFW/fineweb-edu/": "sample/10BT/000_00000.parquet",
@@ -316,83 +298,10 @@ def test_source_of_ones_own_has_its_fields_as_options(counter, command):
     load_dataset("data")  # which imports no class
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        (["--source=counter"], "--source"),
-        (["--source=nowhere:Counter"], "nowhere"),
-        (["--source=counter:Nothing"], "Nothing"),
-        (["--source=counter:Counter"], "--fraction"),
-        (["--source=counter:Counter", "--size=1"], "size"),
-        (["--source=counter:Counter", "--fraction"], "fraction"),
-        (["--source=counter:Counter", "--fraction=much"], "--fraction"),
-        (["--source=counter:Counter", "--fraction=1", "--times=0"], "returns no part"),
-        (["--source=counter:Counter", "--fraction=1", "--input=x"], "--input"),
-        (["--source=builtin", "--times=1"], "--times"),
-        (["--verify", "--source=counter:Counter", "--fraction=1"], "--source"),
-    ],
-)
-def test_bad_source_of_ones_own_is_one_line(counter, rejected, options, named):
-    vocabulary = [] if "--verify" in options else ["--train-vocabulary=400"]
-    assert named in rejected(prepare, *options, *vocabulary, "--output=output")
-    assert not (counter / "output").exists()
-
-
 def test_builtin_corpus_has_a_validation_split(tmp_path, command):
     words = ["--source=builtin", "--megabytes=0.5", "--train-vocabulary=400"]
     assert command(prepare, *words, f"--output={tmp_path / 'output'}")[0] == 0
     assert load_dataset(tmp_path / "output").settings["validation_fraction"] == 0.05
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ([], "--source"),
-        (["--source=builtin", "--vocabulary=x"], "--train-vocabulary"),
-        (["--source=files"], "--input"),
-        (["--source=builtin", "--input=x"], "--input"),
-        (["--input=x", "--split=train"], "--split"),
-        (["--source=tfds", "--input=x", "--validation-input=y"], "--validation-input"),
-        (["--input=/nowhere"], "/nowhere"),
-        (
-            ["--input=x", "--validation-input=y", "--validation-fraction=0.1"],
-            "--validation-fraction",
-        ),
-        (["--source=builtin", "--validation-fraction=2"], "2.0"),
-        (["--source=builtin", "--length=8"], "--length"),
-        (["--source=builtin", "--workers=0"], "--workers"),
-        (["--source=builtin", "--len=3"], "--len=3"),
-        (["--verify"], "--train-vocabulary"),
-        (["--verify", "--source=builtin"], "--source"),
-    ],
-)
-def test_invalid_option_is_one_line(tmp_path, rejected, options, named):
-    words = [*options, "--train-vocabulary=400", f"--output={tmp_path / 'output'}"]
-    assert named in rejected(prepare, *words)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("options", "remedy"),
-    [
-        (["--source=tfds", "--input=gs://bucket/c4/en/3.1.0"], "gcsfuse"),
-        (["--input=text.jsonl", "--validation-input=nobody://b/c"], "mount"),
-        (["--input=text.jsonl", "--vocabulary=nobody://b/t5.model"], "mount"),
-        (["--input=s3://bucket/text.jsonl"], "s3fs"),
-        (["--input=text.jsonl", "--output=s3://b/c"], "mount"),
-        (["--verify", "--output=s3://bucket/data"], "address"),
-    ],
-)
-def test_other_address_is_rejected(text, tmp_path, monkeypatch, rejected, options, remedy):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "s3fs", None)
-    needs_vocabulary = not any("--v" in option and "input" not in option for option in options)
-    words = ["--output=output", *["--train-vocabulary=300"] * needs_vocabulary, *options]
-    line = rejected(prepare, *words)
-    address = next(option.partition("=")[2] for option in options if "://" in option)
-    assert address.partition("//")[0] in line
-    assert remedy in line
-    assert list(tmp_path.iterdir()) == [text]
 
 
 # A race of Python's: an interrupt in the callback that drops the lock of an imported module.
@@ -422,7 +331,7 @@ def start(source: Path, output: Path, workers: int) -> subprocess.Popen:
 
 
 def wait_for(pattern: str, output: Path, process: subprocess.Popen) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not any((output / ".preparing").glob(pattern)):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
@@ -443,14 +352,12 @@ def test_killed_preparation_resumes(tmp_path):
     wait_for("parts/*.json", output, killed)
     killed.kill()  # the parent alone: its workers must notice
     killed.communicate()
-    time.sleep(0.5)
-    assert len(list(output.glob(".preparing/parts/*.json"))) < 4
 
     interrupted = start(source, output, workers=2)
     assert interrupted.stderr is not None
     assert "tokenizing" in interrupted.stderr.readline()  # workers are about to start
     os.killpg(interrupted.pid, signal.SIGINT)
-    _, message = interrupted.communicate(timeout=60)
+    _, message = interrupted.communicate(timeout=300)
     assert interrupted.returncode == 130, message
     assert "Traceback" not in IGNORED.sub("", message)
 
@@ -460,11 +367,11 @@ def test_killed_preparation_resumes(tmp_path):
     killed.communicate()
 
     last = start(source, output, workers=3)
-    printed, message = last.communicate(timeout=60)
+    printed, message = last.communicate(timeout=300)
     assert last.returncode == 0, message
     assert "tokenizing: 4/4" in message
     assert "ready in" in printed
 
     whole = start(source, tmp_path / "whole", workers=1)
-    whole.communicate(timeout=60)
+    whole.communicate(timeout=300)
     assert read_files(output) == read_files(tmp_path / "whole")

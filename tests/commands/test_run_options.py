@@ -12,24 +12,6 @@ from anytime_jax.commands import evaluate, run_options
 from anytime_jax.weights import evaluation, saved_run
 
 
-@pytest.mark.parametrize(
-    ("option", "named"),
-    [
-        ("--tokens=0", "--tokens"),
-        ("--tokens=7", "tokens = 7"),
-        ("--tokens=99999999", "tokens = 99999999"),
-        ("--batch-size=-1", "--batch-size"),
-        ("--data=nowhere", "nowhere"),
-        ("--split=test", "--split"),
-        ("--max-error=nan", "--max-error=nan"),
-        ("--checkpoints=0", "--checkpoints"),
-        ("--weights=f26", "f26"),
-    ],
-)
-def test_invalid_option_is_one_line(trained, rejected, option, named):
-    assert named in rejected(evaluate, f"--run={trained}", option)
-
-
 def test_dataset_of_another_vocabulary_is_rejected(trained, dataset, monkeypatch, rejected):
     other = dataclasses.replace(dataset, vocabulary_sha256="0" * 64)
     monkeypatch.setattr(evaluation, "load_dataset", lambda path, hint: other)

@@ -3,8 +3,6 @@
 import json
 import pathlib
 import shutil
-import threading
-import time
 
 import pytest
 
@@ -84,32 +82,18 @@ def largest(folder):
     return max((p for p in folder.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
 
 
-DAMAGES = {
-    "files": {
-        "averages": lambda path: flip(largest(path / "averages")),
-        "meta": lambda path: flip(path / "meta" / "metadata"),
-        "params": lambda path: largest(path / "params").write_bytes(b"\x28\xb5\x2f"),
-    },
-    "directories": {
-        "opt": lambda path: shutil.rmtree(path / "opt"),
-        "step 20": lambda path: (shutil.rmtree(path), shutil.copytree(path.parent / "20", path)),
-        "empty": lambda path: (shutil.rmtree(path), path.mkdir()),
-    },
-    "completion": {"incomplete": lambda path: (path / "_CHECKPOINT_METADATA").unlink()},
-}
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("kind", DAMAGES)
-def test_damage_is_named_and_fails(run, command, kind):
-    """Each damage is done to another checkpoint."""
-    for step, damage in zip((9, 10, 18), DAMAGES[kind].values(), strict=False):
-        damage(run / "checkpoints" / str(step))
+def test_damage_is_named_and_fails(run, command):
+    """Each is done to another checkpoint; what else is damage is tested where they are read."""
+    folder = run / "checkpoints"
+    flip(largest(folder / "9" / "averages"))
+    flip(folder / "10" / "meta" / "metadata")
+    shutil.rmtree(folder / "18" / "opt")
     status, out, err = command(runs, f"--run={run}", "--verify")
     assert status == 1
     assert "Traceback" not in out + err
     cells = [" ".join(cell.split()) for cell in out.split("DAMAGED: ")[1:]]
-    for cell, part in zip(cells, DAMAGES[kind], strict=True):
+    for cell, part in zip(cells, ("averages", "meta", "opt"), strict=True):
         assert part in cell
     assert row(out, 20).endswith(" UTC")
 
@@ -154,33 +138,16 @@ def test_note_that_cannot_be_written_is_a_warning(run, command):
     assert f"warning: {run / runs.NOTE} cannot be written" in out
 
 
-@pytest.mark.parametrize("seconds", [0.0, pytest.param(0.1, marks=pytest.mark.slow)])
-def test_checkpoint_that_retention_removes_meanwhile_is_not_damaged(
-    run, command, monkeypatch, seconds
-):
-    path, verify = run / "checkpoints" / "9", checkpoint_reader.verify_checkpoint
+def test_checkpoint_that_retention_removes_meanwhile_is_not_damaged(run, command, monkeypatch):
+    verify = checkpoint_reader.verify_checkpoint
 
-    def remove():
-        for file in [x for x in sorted(path.rglob("*")) if x.is_file()]:
-            file.unlink()
-            time.sleep(seconds)
-        shutil.rmtree(path)
-
-    def verify_while_removed(checkpoint):
+    def verify_removed(checkpoint):
         if checkpoint.name == "9":
-            thread = threading.Thread(target=remove)
-            thread.start()
-            threads.append(thread)
-            if not seconds:
-                thread.join()
-            while (path / "meta" / "metadata").exists():
-                time.sleep(0.01)
+            shutil.rmtree(checkpoint)
         return verify(checkpoint)
 
-    threads = []
-    monkeypatch.setattr(checkpoint_reader, "verify_checkpoint", verify_while_removed)
+    monkeypatch.setattr(checkpoint_reader, "verify_checkpoint", verify_removed)
     status, out, err = command(runs, f"--run={run}", "--verify")
-    threads[0].join()
     assert (status, err) == (0, "")
     assert "DAMAGED" not in out
     assert row(out, 9).endswith("removed meanwhile by the run")
@@ -191,10 +158,3 @@ def test_run_without_checkpoints_is_listed(tmp_path, command):
     status, out, _ = command(runs, f"--run={tmp_path}")
     assert status == 0
     assert "no checkpoint yet" in out
-
-
-@pytest.mark.parametrize("word", ["--run=none", "--run=.", "--run=run.txt", "none", "--verify=1"])
-def test_invalid_option_is_one_line(tmp_path, monkeypatch, rejected, word):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "run.txt").write_text("")
-    assert word.removesuffix("=1") in rejected(runs, word)

@@ -50,46 +50,47 @@ def test_console_uses_no_lines_where_the_encoding_has_none(tmp_path, monkeypatch
         assert rich_console.open_console().options.ascii_only
 
 
-@pytest.mark.parametrize("words", [("runs", "--run={}"), ("runs", "--help")])
-def test_output_without_a_reader_ends_quietly(whole, words):
-    pipe = broken_pipe()
-    words = [word.format(whole) for word in words]
-    process = launch(words, stdout=pipe, stderr=subprocess.PIPE)
-    os.close(pipe)
-    _, errors = process.communicate(timeout=60)
-    assert (process.returncode, errors) == (0 if "--help" in words else 141, "")
+# A command of a few imports, whose work is its first argument.
+PROGRAM = """
+import sys
+from anytime_jax.commands import command_line, standard_streams
+from anytime_jax.errors import InputError
+
+def fail(error):
+    raise error
+
+standard_streams.configure()
+standard_streams.exit_process(command_line.exit_status(lambda: eval(sys.argv[1]) or 0))
+"""
+FULL = "error: [Errno 28] No space left on device: 'standard output'\n"
+BOTH = "print('lost', file=sys.stderr) or print('done')"
 
 
-def test_errors_without_a_reader_keep_their_status(tmp_path):
-    pipe = broken_pipe()
-    process = launch(["runs", f"--run={tmp_path}"], stdout=pipe, stderr=pipe)
-    os.close(pipe)
-    assert process.wait(60) == 2
-
-
-def test_messages_that_cannot_be_written_end_nothing():
-    program = (
-        "import sys; from anytime_jax.commands.standard_streams import configure; configure();"
-        " print('lost', file=sys.stderr, flush=True); print('done')"
-    )
-    with open("/dev/full", "w") as full:
-        words = [sys.executable, "-c", program]
-        done = subprocess.run(words, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=full, text=True)
-    assert (done.returncode, done.stdout) == (0, "done\n")
-
-
-def test_a_configuration_that_cannot_be_printed_is_a_failure():
-    words = [*COMMAND, "train", "--config=quickstart", "--print-config"]
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(words, cwd=REPOSITORY, stdout=full, stderr=subprocess.PIPE, text=True)
-    assert done.returncode == 1
-    assert done.stderr == "error: [Errno 28] No space left on device: 'standard output'\n"
-
-
-def test_closed_output_is_no_failure(whole):
-    words = ["bash", "-c", '"$@" >&-', "bash", *COMMAND, "runs", f"--run={whole}"]
+@pytest.mark.parametrize(
+    ("work", "redirection", "expected"),
+    [
+        ("print('out')", ">&-", (0, "", "")),
+        ("print('out')", ">/dev/full", (1, "", FULL)),
+        (BOTH, "2>/dev/full", (0, "done\n", "")),
+        (BOTH, "2>&-", (0, "done\n", "")),
+    ],
+)
+def test_output_that_cannot_be_written(work, redirection, expected):
+    words = ["bash", "-c", f'"$@" {redirection}', "bash", sys.executable, "-c", PROGRAM, work]
     done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (done.returncode, done.stdout, done.stderr) == expected
+
+
+@pytest.mark.parametrize(
+    ("work", "status"), [("print('out')", 141), ("fail(InputError('wrong'))", 2)]
+)
+def test_output_without_a_reader_ends_quietly(work, status):
+    pipe = broken_pipe()
+    errors = pipe if status == 2 else subprocess.PIPE
+    words = [sys.executable, "-c", PROGRAM, work]
+    done = subprocess.run(words, cwd=REPOSITORY, stdout=pipe, stderr=errors, check=False)
+    os.close(pipe)
+    assert (done.returncode, done.stderr or b"") == (status, b"")
 
 
 @pytest.mark.parametrize("module", ["anytime_jax", "anytime_jax.main"])

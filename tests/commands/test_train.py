@@ -12,33 +12,12 @@ from small_run import write_config
 from anytime_jax.checkpoints import loss_figure
 from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.commands import train
-from anytime_jax.distributed import jax_settings
-
-# Arguments beside the configuration, and what the message names. All else that may be wrong in a
-# file, a setting or an option is tested where it is read.
-BAD = {
-    "bad value": (["--config.optimizer.b2=1.5"], "config.optimizer.b2"),
-    "span that falls": (["--profile=5:5"], "--profile"),
-    "span of text": (["--profile=5:end"], "--profile"),
-    "process without its coordinator": (["--process=1"], "--coordinator"),
-    "missing data": ([], "python -m anytime_jax prepare"),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input_leaves_no_files(rejected, tmp_path, monkeypatch, name):
-    monkeypatch.setattr(jax_settings, "configure", lambda: None)
-    argv, named = BAD[name]
-    file = write_config(tmp_path / "run.py", tmp_path / "run", tmp_path / "data")
-    assert named in rejected(train, f"--config={file}", *argv)
-    assert {path.name for path in tmp_path.iterdir()} <= {"run.py", "__pycache__"}
-
 
 # Signals
 
 
 def wait_for(start, text):
-    limit = time.monotonic() + 60
+    limit = time.monotonic() + 300
     while text not in start.output:
         over = start.has_ended or time.monotonic() > limit
         assert not over, f"it never printed {text!r}:\n{start.output}"

@@ -79,19 +79,19 @@ def test_value_of_another_type_is_named(name, value):
     assert str(caught.value).startswith(f"config.one.{name} = ")
 
 
-def test_unknown_and_missing_names_are_told():
-    for source, message in (
-        ({"one": {}}, "config.one.count is missing"),
-        (
-            {"one": {"count": 1, "wrds": "a"}},
-            "config.one.wrds is not a setting: did you mean one.words?",
-        ),
-        ({"one": 3}, "config.one = 3"),
-        ([], "config = []"),
-    ):
-        with pytest.raises(InputError) as caught:
-            fields.read(Whole, source)
-        assert str(caught.value).startswith(message)
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        ({"one": {}}, "config.one.count"),
+        ({"one": {"count": 1, "wrds": "a"}}, "config.one.wrds"),
+        ({"one": 3}, "config.one"),
+        ({"x" * 300: 1}, "config"),  # a name of any length is cut
+        ([], "config"),
+    ],
+)
+def test_unknown_and_missing_names_are_told(source, named):
+    with pytest.raises(InputError, match=rf"^{named}\b.{{1,200}}$"):
+        fields.read(Whole, source)
 
 
 @pytest.mark.parametrize(
@@ -135,9 +135,8 @@ def test_text_that_is_none_of_its_type_is_refused(name, text):
 
 @pytest.mark.parametrize("name", ["one", "two", "one.x", "one.count.x", "", ".", "one.", "x.y.z"])
 def test_name_that_is_no_setting_is_refused(name):
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError):
         fields.change(Whole, {}, {name: 1}, ())
-    assert "\n" not in str(caught.value)
 
 
 def test_meanings_are_those_of_the_docstring():
@@ -167,8 +166,3 @@ def test_another_kind_keeps_what_was_set_and_both_have():
     assert source["optimizer"] == {"kind": "muon", "momentum": 0.9, "b2": 0.95}
     optimizer = schema.build(source).optimizer
     assert (optimizer.momentum, optimizer.b2, optimizer.b1) == (0.9, 0.95, 0.9)
-
-
-def test_setting_of_another_kind_is_refused_with_the_kind():
-    with pytest.raises(InputError, match=r"^config\.optimizer\.momentum .* of adamw"):
-        change(optimizer__momentum=0.9)

@@ -4,12 +4,8 @@ import copy
 import dataclasses
 import functools
 import importlib
-import math
-import re
 
-import numpy as np
 import pytest
-import small_run
 from paths import REPOSITORY
 
 from anytime_jax import averaging, schedules
@@ -24,6 +20,7 @@ FILES = sorted(
     if "def get_config(" in path.read_text("utf-8")
     and not path.stem.startswith("theory")
     and path.stem not in ("continued", "decay", "own_text", "optimizers")  # these take an argument
+    and path.stem != "base"  # it has no name
 )
 
 
@@ -49,26 +46,10 @@ def decay(**changes):
     return quickstart(schedule=schedule, decay=dict(DECAY), **{"stop": "1x", **changes})
 
 
-def refusal(source):
-    with pytest.raises(InputError) as caught:
-        schema.build(source)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert message.startswith("config")
-    return message
-
-
 @pytest.mark.parametrize("kind", schema.OPTIMIZERS.classes)
 def test_every_optimizer_builds(kind):
     built = schema.build(optimizers.get_config(kind).to_dict())
     assert (built.optimizer.kind, built.name) == (kind, f"quickstart_{kind}")
-
-
-def test_settings_of_other_kinds_are_refused():
-    source = optimizers.get_config("schedule_free_adamw").to_dict()
-    for name, value in {"interpolation": 1.0, "momentum": 0.9, "b1": 0.9}.items():
-        changed = {**source, "optimizer": {**source["optimizer"], name: value}}
-        assert f"config.optimizer.{name}" in refusal(changed)
 
 
 def test_a_file_names_what_it_changes():
@@ -81,9 +62,6 @@ def test_a_file_names_what_it_changes():
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_configuration_builds(name):
-    if name == "base":
-        assert refusal(source_of("base")).startswith("config.name is missing")
-        return
     built = schema.build(source_of(name))
     assert built.name == name
     assert built.run_dir == f"runs/{name}" + ("_1x" if built.branch.from_run else "")
@@ -151,78 +129,6 @@ def test_average_forms():
     assert schema.build(quickstart(averages=())).averaging_rules == {}
 
 
-# Values that are refused in one line, which names the setting first.
-BAD = {
-    **dict.fromkeys(("model.layers", "model.length", "eval.batch_size"), (0,)),
-    "checkpoint.keep": [0],
-    "seed": [-1],
-    "name": [" ", "a\nb"],
-    "run_dir": ["a\0b", "~/runs"],
-    "batch_size": [0, 10**5000],
-    "chinchilla_tokens": [0, 2**63],
-    "averages": ["f25", ("polyak",), (25.0,), (np.float32(25),), ("f25", "f25.0")],
-    "model.kind": ["olmo3"],
-    "model.heads": [5],  # does not divide the width
-    "model.dtype": ["float16"],
-    "model.attention": ["flash"],
-    "model.embedding_rows": [0],
-    "model.rope_theta": [math.nan],
-    "data.path": [""],
-    "data.builtin_megabytes": [-1, math.nan],
-    "optimizer.b2": [1 - 1e-9],  # 1 in float32
-    "optimizer.kind": ["adam"],
-    "clip_norm": [0.0, math.inf],
-    "guard.skip": ["all"],
-    "guard.spike": [0.0, math.nan],
-    "guard.limit": [0],
-    "mesh.data": [0],
-    "mesh.fsdp": [-1],
-    "log.wandb_project": ["\x1b[0m"],
-    "schedule.kind": ["cubic"],
-    "schedule.peak": [1e39],
-    # points in a run
-    "stop": ["4", "0x", "1e20 steps", "horizon"],
-    "eval.every": ["often", "0 steps"],
-    "checkpoint.every": [""],
-    "checkpoint.keep_every": ["always", "0x"],
-    "log.every": ["10"],
-    "schedule.warmup": ["soon", 1.5, -1],
-    # rules across settings
-    "microbatches": [0, 5],  # of 32
-    "batch_growth": [(("2x", 48 + 1),)],
-    "eval.tokens": [0, 127],  # less than one sequence
-    "branch.change": [("model.width",)],
-    "branch.at": ["2x"],  # without a trunk
-    # unknown names
-    "batchsize": [32],
-    "model.widht": [32],
-    "schedule.gamma": [0.5],  # of another kind
-    "schedule.horizon": ["1x"],
-    "optimizer.momentum": [0.9],
-}
-BAD_DECAY = {
-    "decay.horizon": ["soon", "43 steps"],  # whose decay would start in the warmup
-    "decay.shape": ["round"],
-    "decay.floor": [2.0],
-    "stop": ["4x", "never", "401 steps", "1x+"],
-}
-CASES = [
-    *((quickstart, name, value) for name, values in BAD.items() for value in values),
-    *((decay, name, value) for name, values in BAD_DECAY.items() for value in values),
-]
-
-
-@pytest.mark.parametrize(("base", "name", "value"), CASES, ids=[name for _, name, _ in CASES])
-def test_bad_setting_is_named_in_one_line(base, name, value):
-    changes = {"microbatches": 2} if name == "batch_growth" else {}
-    message = refusal(base(**changes, **{name.replace(".", "__"): value}))
-    assert re.match(rf"config\.{re.escape(name)}\b", message), message
-
-
-def test_unknown_name_of_any_length_is_cut():
-    assert refusal(quickstart(**{"x" * 300: 1})).startswith("config: 'xxx")
-
-
 @pytest.mark.parametrize(
     ("name", "allowed", "hint"),
     [
@@ -237,49 +143,20 @@ def test_nearest_name(name, allowed, hint):
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["name", "schedule.peak", "schedule.kind", "schedule.alpha"],
-)
-def test_missing_setting_is_named(name):
-    source = quickstart()
-    *groups, last = name.split(".")
-    del functools.reduce(dict.__getitem__, groups, source)[last]
-    assert refusal(source).startswith(f"config.{name} is missing")
-
-
-def test_new_kind_says_what_it_needs():
-    needs = "--config.schedule.peak=VALUE --config.schedule.gamma=VALUE"
-    assert refusal(quickstart(schedule={"kind": "power"})).endswith(needs)
-    message = refusal(quickstart(schedule={"kind": "cosine", "peak": 1e-2}))
-    assert message.startswith("config.schedule.horizon is missing: kind = 'cosine' needs it")
-    assert message.endswith("--config.schedule.kind=cosine --config.schedule.horizon=4x")
-
-
-@pytest.mark.parametrize(
     ("name", "answer"),
     [
-        ("lr", "did you mean schedule.peak (largest learning rate)?"),
-        ("optimizer.lr", "did you mean schedule.peak (largest learning rate)?"),
-        ("training.Learning_Rate", "did you mean schedule.peak (largest learning rate)?"),
-        ("model.arch", "did you mean model.kind ("),
-        ("model.d_model", "did you mean model.width ("),
-        ("num_epochs", "did you mean stop or data.repeat?"),
-        ("schedule.weight_decay", "did you mean optimizer.weight_decay ("),
-        ("model.dropout", "there is no dropout"),
-        ("optimizer.momentum", "only with kind = 'muon'"),
-        ("optimizer.weigth_decay", "did you mean optimizer.weight_decay?"),
+        ("training.Learning_Rate", "schedule.peak"),
+        ("model.arch", "model.kind"),
+        ("num_epochs", "data.repeat"),
+        ("schedule.weight_decay", "optimizer.weight_decay"),
+        ("model.dropout", "dropout"),
+        ("optimizer.momentum", "muon"),  # the kind that has it
+        ("optimizer.weigth_decay", "optimizer.weight_decay"),
     ],
 )
 def test_word_of_another_trainer_is_answered(name, answer):
-    source = quickstart()
-    with pytest.raises(InputError) as caught:
-        fields.change(schema.Settings, source, {name: fields.Text("1")}, ())
-    assert str(caught.value).startswith(f"config.{name} is not a setting")
-    assert f": {answer}" in str(caught.value)
-    group, _, last = name.rpartition(".")
-    if group in source:  # the same in a file
-        source[group][last] = 1
-        assert f"config.{name} is not a setting: {answer}" in refusal(source)
+    with pytest.raises(InputError, match=rf"^config\.{name}\b.*: .*\b{answer}\b"):
+        fields.change(schema.Settings, quickstart(), {name: fields.Text("1")}, ())
 
 
 def test_answers_to_words_of_other_trainers_are_settings():
@@ -291,28 +168,11 @@ def test_answers_to_words_of_other_trainers_are_settings():
     assert all(word == word.lower() and word not in settings for word in words)
 
 
-@pytest.mark.parametrize(("tokens", "rows"), [(2**31 - 1, 1024), (1024, 1000)])
-def test_embedding_without_rows_for_the_vocabulary_is_refused(tokens, rows):
-    message = refusal(quickstart(model__vocab_size=tokens, model__embedding_rows=rows))
-    named = f"config.model.vocab_size = {tokens} is more than embedding_rows = {rows}: "
-    assert message.startswith(named)
-
-
 def test_decay_and_its_stop():
     assert schema.build(decay()).horizon == 400
     assert schema.build(decay()).learning_rate.start == 360
     assert schema.build(decay(stop="0.5x")).stop_rule.step == 200
     assert schema.build(decay(stop="horizon")).stop_rule == Stop(400, doubles=False)
-
-
-def test_decay_starts_after_the_warmup():
-    cosine = {"kind": "cosine", **WARMUP, "horizon": "10 steps"}
-    assert refusal(quickstart(schedule=cosine, stop="10 steps")).startswith("config.schedule")
-
-
-def test_group_is_checked_when_constructed():
-    with pytest.raises(ValueError, match="heads = 5"):
-        dataclasses.replace(schema.build(quickstart()).model, heads=5)
 
 
 @pytest.mark.parametrize(
@@ -432,27 +292,3 @@ def test_branch_leaves_its_trunk_at_a_point_or_at_90_percent_of_its_horizon():
     assert (config.branch_step, config.horizon) == (500, None)
     assert config.run_dir == "folder/quickstart_500_steps"
     assert branch(branch__at="1x", run_dir="mine").run_dir == "mine"
-
-
-@pytest.mark.parametrize(
-    ("name", "changes"),
-    [
-        ("branch.from_run", {}),  # neither a point nor a horizon
-        ("branch.at", {"branch__at": "soon"}),
-        ("branch", {"branch__at": "100 steps"}),  # in the warmup
-        ("stop", {"branch__at": "2x", "stop": "1x"}),
-        ("initial_weights", {"branch__at": "1x", "initial_weights": "model"}),
-        ("branch.change", {"branch__at": "1x", "branch__change": ("optimizer.kind",)}),
-        ("branch.change", {"branch__at": "1x", "branch__change": ("schedule.peek",)}),
-    ],
-)
-def test_bad_branch_is_named(name, changes):
-    message = refusal(quickstart(branch__from_run="trunk", **changes))
-    assert re.match(rf"config\.{re.escape(name)}\b", message), message
-
-
-def test_many_unrolled_layers_are_refused():
-    with pytest.raises(InputError, match="layer_loop = 'unroll'"):
-        small_run.config("unused", model__layers=501, model__layer_loop="unroll")
-    small_run.config("unused", model__layers=501, model__layer_loop="scan")
-    small_run.config("unused", model__layers=500, model__layer_loop="unroll")

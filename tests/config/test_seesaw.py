@@ -49,13 +49,6 @@ def steps(config):
     return [stage.step for stage in config.clock.stages]
 
 
-def refusal(source):
-    with pytest.raises(InputError) as caught:
-        schema.build(source)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
 # Cuts
 
 
@@ -172,12 +165,6 @@ def test_rate_is_the_same_inside_a_program():
     assert expected[0] == pytest.approx(0.2e-2)
 
 
-@pytest.mark.parametrize("cuts", [(0,), (5, 5), (5, 3)])
-def test_staircase_has_rising_cuts(cuts):
-    with pytest.raises(ValueError, match=r"^cuts = "):
-        seesaw.Staircase(1.0, cuts)
-
-
 # Settings
 
 
@@ -187,28 +174,6 @@ def test_setting_stays_a_word():
     assert schema.build(config.to_dict()) == config
     option = "--config.batch_growth=(('2x', 64),)"
     assert schema.build(config_file.read("quickstart", [option])).clock.growth == (("2x", 64),)
-
-
-@pytest.mark.parametrize(
-    ("kind", "schedule"),
-    [
-        ("constant", {}),
-        ("power", {"gamma": 0.0, "alpha": 1.0}),
-        ("inverse_sqrt", {"alpha": 1e12}),  # beyond 2^31 updates
-        ("cosine", {"horizon": "4x", "floor": 0.51}),
-        ("linear", {"horizon": f"{WARMUP + 3} steps", "floor": 0.0}),  # one update after the cut
-    ],
-)
-def test_rate_without_cuts_is_refused(kind, schedule):
-    message = refusal(settings(kind, schedule, stop="1 steps"))
-    assert message.startswith("config.batch_growth = 'seesaw' needs a rate that falls")
-
-
-@pytest.mark.parametrize("value", ["sawsee", "", 2, None, {"k": 1}])
-def test_other_growths_are_refused(value):
-    source = settings("inverse_sqrt")
-    source["batch_growth"] = value
-    assert refusal(source).startswith("config.batch_growth = ")
 
 
 # Branches
@@ -239,7 +204,7 @@ def test_branch_with_other_cuts_is_refused():
     source = config.to_dict()
     source["schedule"]["alpha"] = 60.0
     other = schema.build({**source, "branch": {**source["branch"], "change": ("schedule.alpha",)}})
-    with pytest.raises(InputError, match="grow at other points"):
+    with pytest.raises(InputError, match="batch_growth"):
         check_inheritance(other, trunk, other.branch_step)
 
 

@@ -68,7 +68,7 @@ def test_sigterm_ends_the_workers_and_leaves_no_semaphore():
         "PYTHONPATH": f"{paths.REPOSITORY}:{Path(__file__).parent}:{Path(paths.__file__).parent}",
     }
     ended = subprocess.run(
-        [sys.executable, "-c", code], env=environment, timeout=120, capture_output=True, text=True
+        [sys.executable, "-c", code], env=environment, timeout=300, capture_output=True, text=True
     )
     assert "KeyboardInterrupt" in ended.stderr
     assert "semaphore" not in ended.stderr

@@ -97,18 +97,12 @@ def test_a_far_sample_needs_no_replay():
 
 
 @pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        ({"a": 0.7, "b": 0.2}, "sum of the weights = 0.9"),
-        ({"a": 1.2, "b": -0.2}, "weight of 'a' = 1.2"),
-        ({"a": 0.99999, "b": 0.00001}, "at least 0.0001, or 0"),
-        ({"a": float("nan"), "b": 1.0}, "weight of 'a' = nan"),
-        ({"a": "half", "b": 0.5}, "weight of 'a' = 'half'"),
-    ],
+    "weights",
+    [(0.7, 0.2), (1.2, -0.2), (0.99999, 0.00001), (float("nan"), 1.0), ("half", 0.5)],
 )
-def test_bad_weights(weights, message):
-    with pytest.raises(ValueError, match=message):
-        whole_weights(weights, "data.mixture")
+def test_bad_weights(weights):
+    with pytest.raises(ValueError, match=r"^data\.mixture"):
+        whole_weights(dict(zip("ab", weights, strict=True)), "data.mixture")
 
 
 def test_thirds_are_rounded_to_a_sum_of_one():

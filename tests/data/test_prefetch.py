@@ -54,7 +54,7 @@ def test_error_is_raised_after_the_batches_before_it(windows):
     batches = read_ahead(once.batch, 0, itertools.repeat(9))
     for _ in range(COUNT // 9):
         next(batches)
-    with pytest.raises(DataExhausted, match=f"samples {COUNT - COUNT % 9} to"):
+    with pytest.raises(DataExhausted, match=str(COUNT - COUNT % 9)):
         next(batches)
 
 

@@ -94,22 +94,14 @@ def test_single_file_takes_precedence_over_index(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "named"),
-    [
-        ('{"weight_map": {"a": "../other"}}', r"\.\./other"),
-        ('{"weight_map": {"a": "/etc/hostname"}}', "/etc/hostname"),
-        ('{"weight_map": {"a": ""}}', "model"),
-        ('{"weight_map": {"a": 3}}', "weight_map"),
-        ("{}", "weight_map"),
-        ('{"weight_map": ', INDEX),
-        ('{"weight_map": {}}', "transformer.*26 more"),
-    ],
+    "weight_map", [{"a": "../other"}, {"a": "/etc/hostname"}, {"a": ""}, {"a": 3}, None, {}]
 )
-def test_damaged_index_is_rejected(content, named, tmp_path):
+def test_damaged_index_is_rejected(weight_map, tmp_path):
     folder = write_reference(tmp_path / "model", "olmo")
     (folder / WEIGHTS).rename(tmp_path / "other")
-    (folder / INDEX).write_text(content)
-    with pytest.raises(InputError, match=named):
+    content = json.dumps({"weight_map": weight_map})
+    (folder / INDEX).write_text(content if weight_map is not None else '{"weight_map": ')
+    with pytest.raises(InputError, match=str(folder)):
         read(folder, "olmo")
 
 
@@ -117,26 +109,25 @@ HEAD = "lm_head.weight"
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("name", "tensor"),
     [
-        ({HEAD: None}, HEAD),
-        ({HEAD: None, "model.norm.weight": None}, f"{HEAD} is missing, as is 1 more"),
-        ({"q_proj.bias": np.zeros(32, np.float32)}, "q_proj.bias"),
-        ({HEAD: np.zeros((32, 96), np.float32)}, rf"{HEAD} .*\(32, 96\).*\(96, 32\)"),
-        ({"model.norm.weight": np.zeros((), np.float32)}, r"model\.norm\.weight .*\(\)"),
-        ({HEAD: np.zeros((96, 32))}, f"{HEAD} .*F64"),
-        ({HEAD: np.zeros((96, 32), np.int8)}, f"{HEAD} .*I8"),
+        (HEAD, None),
+        ("q_proj.bias", np.zeros(32, np.float32)),
+        (HEAD, np.zeros((32, 96), np.float32)),
+        ("model.norm.weight", np.zeros((), np.float32)),
+        (HEAD, np.zeros((96, 32))),
+        (HEAD, np.zeros((96, 32), np.int8)),
     ],
 )
-def test_wrong_tensors_are_rejected_before_reading(changes, message, tmp_path):
-    arrays = {**tensors("olmo2"), **changes}
-    arrays = {x: y for x, y in arrays.items() if y is not None}
+def test_wrong_tensors_are_rejected_before_reading(name, tensor, tmp_path):
+    arrays = {x: y for x, y in {**tensors("olmo2"), name: tensor}.items() if y is not None}
     folder = write_reference(tmp_path, "olmo2", arrays)
-    with pytest.raises(InputError, match=message) as error:
-        model_reader.check_params(model_reader.describe(folder), CONFIGS["olmo2"])
-    assert str(folder) in str(error.value)
-    with pytest.raises(InputError, match=message):
-        read(folder, "olmo2")
+    for check in (
+        lambda: model_reader.check_params(model_reader.describe(folder), CONFIGS["olmo2"]),
+        lambda: read(folder, "olmo2"),
+    ):
+        with pytest.raises(InputError, match=rf"{folder}.*{name}"):
+            check()
 
 
 @pytest.mark.parametrize("length", [0, 5, -1])
@@ -147,42 +138,38 @@ def test_truncated_weights_are_rejected(length, tmp_path):
         read(tmp_path, "olmo")
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "message"),
-    [
-        ("olmo2", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type = 'linear'"),
-        ("olmo2", {"rope_parameters": {"rope_type": "yarn"}}, "rope_type = 'yarn'"),
-        (
-            "olmo2",
-            {"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"type": "linear"}},
-            "rope_type = 'linear'",
-        ),
-        ("olmo2", {"rope_scaling": "linear"}, "rope_type = 'linear'"),
-        ("olmo2", {"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
-        ("olmo2", {"rope_theta": "wide"}, "rope_theta = 'wide'"),
-        ("olmo2", {"rms_norm_eps": True}, "rms_norm_eps = True"),
-        ("olmo2", {"num_hidden_layers": 3.0}, "num_hidden_layers = 3.0"),
-        ("olmo2", {"model_type": "olmo3"}, "model_type = 'olmo3'"),
-        ("olmo2", {"model_type": ["olmo2"]}, r"model_type = \['olmo2'\]"),
-        ("olmo", {"activation_type": "swiglu"}, "activation_type = 'swiglu'"),
-        ("olmo", {"norm_after": True}, "norm_after = True"),
-        ("olmo", {"n_kv_heads": 1}, "n_kv_heads = 1"),
-        ("olmo", {"clip_qkv": 8.0}, "clip_qkv = 8.0"),
-        ("olmo", {"mlp_hidden_size": None, "mlp_ratio": "4"}, "mlp_hidden_size"),
-        ("olmo", {"n_layers": ...}, "n_layers"),
-        # Defaults of ai2-olmo for missing settings.
-        ("olmo", {"activation_type": ...}, "activation_type = 'swiglu'"),
-        ("olmo", {"attention_layer_norm": ...}, "attention_layer_norm = False"),
-        ("olmo", {"include_bias": ...}, "include_bias = True"),
-        ("olmo", {"rope": ...}, "rope = False"),
-        ("olmo", {"weight_tying": ...}, "weight_tying = True"),
-    ],
-)
-def test_unsupported_setting_is_named(name, changes, message, tmp_path):
+# A setting of another library that the decoder has not; ... is one that is missing.
+UNSUPPORTED = [
+    ("olmo2", "rope_type", {"rope_scaling": {"type": "linear", "factor": 2.0}}),
+    ("olmo2", "rope_type", {"rope_parameters": {"rope_type": "yarn"}}),
+    ("olmo2", "rope_type", {"rope_scaling": "linear"}),
+    ("olmo2", "hidden_act", {"hidden_act": "gelu"}),
+    ("olmo2", "rope_theta", {"rope_theta": "wide"}),
+    ("olmo2", "rms_norm_eps", {"rms_norm_eps": True}),
+    ("olmo2", "num_hidden_layers", {"num_hidden_layers": 3.0}),
+    ("olmo2", "model_type", {"model_type": "olmo3"}),
+    ("olmo2", "model_type", {"model_type": ["olmo2"]}),
+    ("olmo", "activation_type", {"activation_type": "swiglu"}),
+    ("olmo", "norm_after", {"norm_after": True}),
+    ("olmo", "n_kv_heads", {"n_kv_heads": 1}),
+    ("olmo", "clip_qkv", {"clip_qkv": 8.0}),
+    ("olmo", "mlp_hidden_size", {"mlp_hidden_size": None, "mlp_ratio": "4"}),
+    # Some of ai2-olmo's defaults are other settings than ours.
+    *(
+        ("olmo", name, {name: ...})
+        for name in (
+            *("n_layers", "activation_type", "attention_layer_norm", "include_bias", "rope"),
+            "weight_tying",
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "named", "changes"), UNSUPPORTED)
+def test_unsupported_setting_is_named(name, named, changes, tmp_path):
     folder = write_reference(tmp_path, name, {}, **changes)
-    with pytest.raises(InputError, match=message) as error:
+    with pytest.raises(InputError, match=rf"{folder}/config\.json.*{named}"):
         model_reader.describe(folder)
-    assert str(folder / "config.json") in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +221,7 @@ def test_config_yaml_is_read_without_config_json(tmp_path):
 def test_damaged_configuration_is_rejected(file, content, tmp_path):
     content = content if isinstance(content, bytes) else content.encode()
     (tmp_path / file).write_bytes(content)
-    with pytest.raises(InputError, match=f"{file} cannot be read"):
+    with pytest.raises(InputError, match=file):
         model_reader.describe(tmp_path)
 
 
@@ -270,6 +257,7 @@ def test_number_of_tokens_comes_from_the_vocabulary(files, tokens, tmp_path):
     ("file", "content"),
     [
         ("tokenizer.json", "{"),
+        ("tokenizer.json", bytes(range(128, 256)) * 100),
         ("tokenizer.json", "{}"),
         ("tokenizer.json", '{"model": {"vocab": {}}}'),
         ("tokenizer.json", '{"model": {"vocab": {"a": "b"}}}'),
@@ -280,8 +268,9 @@ def test_number_of_tokens_comes_from_the_vocabulary(files, tokens, tmp_path):
 )
 def test_damaged_vocabulary_is_rejected(file, content, tmp_path):
     write_reference(tmp_path, "olmo2", {})
-    (tmp_path / file).write_text(content)
-    with pytest.raises(InputError, match=file):
+    content = content if isinstance(content, bytes) else content.encode()
+    (tmp_path / file).write_bytes(content)
+    with pytest.raises(InputError, match=rf"{file}(?s:.{{,400}})$"):
         model_reader.describe(tmp_path)
 
 
@@ -327,13 +316,3 @@ def test_nan_and_infinity_are_named(value, dtype, tmp_path):
     write_reference(tmp_path, "olmo2", arrays)
     with pytest.raises(InputError, match=r"model\.norm\.weight"):
         model_reader.check_values(model)
-
-
-@pytest.mark.parametrize("file", ["config.json", "config.yaml", "tokenizer.json", PROVENANCE])
-def test_binary_content_is_not_in_the_message(file, tmp_path):
-    if not file.startswith("config"):
-        write_reference(tmp_path, "olmo2", {})
-    (tmp_path / file).write_bytes(bytes(range(128, 256)) * 100)
-    with pytest.raises(InputError, match=file) as error:
-        model_reader.describe(tmp_path)
-    assert len(str(error.value)) < 400

@@ -23,7 +23,7 @@ done
 echo "CUDA=${CUDA_VISIBLE_DEVICES-none} XLA=${XLA_FLAGS-} $*" >"process-$index.txt"
 printenv RESTARTS >"restarts-$index.txt"
 echo "process $index prints"
-sleep 20 >/dev/null 2>&1 & # a worker, which must not be left behind
+sleep 300 >/dev/null 2>&1 & # a worker, which must not be left behind
 trap "kill $!" EXIT
 trap 'echo terminated >>"process-$index.txt"; exit "${ANSWER:-0}"' TERM
 trap 'echo interrupted >>"process-$index.txt"' INT
@@ -33,10 +33,14 @@ case "$HOW" in
   "loses $index once") [[ -e lost ]] && exit 0; touch lost; kill %1; kill -KILL $$ ;;
   "loses $index") kill %1; kill -KILL $$ ;;
   "loses "*" once") [[ -e lost ]] && exit 0 ;;
-  "all fail") sleep "0.$((5 * index + 1))"; exit $((9 - index)) ;;
+  "all fail")
+    echo $$ >"pid-$index"
+    until [[ -s pid-0 ]]; do sleep 0.05; done
+    while ((index == 1)) && kill -0 "$(<pid-0)" 2>/dev/null; do sleep 0.05; done
+    exit $((9 - index)) ;;
   "ends "*) exit "${HOW#ends }" ;;
 esac
-for _ in {1..200}; do sleep 0.05; done
+for _ in {1..5000}; do sleep 0.05; done
 """
 SRUN = """
 touch ready-0
@@ -45,8 +49,8 @@ case "$HOW" in
   "loses "*) [[ -e lost ]] && exit 0; touch lost; exit "${HOW#loses }" ;;
 esac
 trap 'echo "killed the tasks" >>"$CALLS"; exit 137' TERM
-for _ in {1..200}; do
-  sleep 0.02
+for _ in {1..5000}; do
+  sleep 0.05
   if [[ -e asked ]]; then exit "${ANSWER:-0}"; fi
 done
 """
@@ -112,11 +116,11 @@ def start_fixture(bin_path, tmp_path):
 
 
 def end(process):
-    output, _ = process.communicate(timeout=20)
+    output, _ = process.communicate(timeout=120)  # by themselves the fake commands take longer
     return process.returncode, output
 
 
-def wait_until(condition, seconds=10):
+def wait_until(condition, seconds=120):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

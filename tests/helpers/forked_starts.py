@@ -99,11 +99,11 @@ class Start:
 class Starts:
     """Handle of the parent process for tests."""
 
-    def __init__(self, folder: pathlib.Path, devices: int = 1, preload: str = "json"):
-        """Starts the parent, which imports a module, in a folder, which receives the logs."""
+    def __init__(self, folder: pathlib.Path, devices: int = 1):
+        """Starts the parent in a folder, which receives the logs."""
         self._folder = folder
         self._parent = subprocess.Popen(
-            [sys.executable, __file__, preload],
+            [sys.executable, __file__],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             cwd=folder, env=environment(folder, devices),
         )  # fmt: skip
@@ -162,7 +162,6 @@ def serve() -> None:
     from anytime_jax.checkpoints import loss_figure  # noqa: F401  (drawn at the end of a run)
     from anytime_jax.commands import train  # noqa: F401
 
-    importlib.import_module(sys.argv[1])
     warnings.filterwarnings("ignore", message=".*fork")  # while JAX has threads
 
     def report(event: str, number: int, value: int) -> None:

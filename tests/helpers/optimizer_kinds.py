@@ -1,7 +1,9 @@
 """Settings of an optimizer of every kind, and the kinds as parameters of tests."""
 
+import dataclasses
 from typing import Any
 
+import optax
 import pytest
 from ml_collections import ConfigDict
 
@@ -22,3 +24,12 @@ def kind_parameters() -> list[Any]:
 def optimizer(kind: str, **changes: Any) -> dict[str, ConfigDict]:
     """Returns the change of a small run's settings to an optimizer of a kind."""
     return {"optimizer": ConfigDict({"weight_decay": 0.1, **KINDS[kind], **changes})}
+
+
+@dataclasses.dataclass(frozen=True)
+class Plain:
+    """An optimizer of somebody else: SGD, which knows nothing of the width."""
+
+    def transform(self, run: Any) -> optax.GradientTransformation:
+        """Returns the descent."""
+        return optax.sgd(run.learning_rate)

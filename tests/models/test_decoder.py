@@ -42,8 +42,6 @@ def loss_logits_gradients(config, params, tokens):
         ("olmo", "scan", "plain", "none"),
         ("olmo", "unroll", "blocks", "none"),
         ("olmo2", "scan", "blocks", "products"),
-        ("olmo", "scan", "xla", "full"),
-        ("olmo2", "scan", "plain", "none"),
         ("olmo2", "unroll", "xla", "full"),
         *(
             slow("olmo", layer_loop, attention, remat)
@@ -55,6 +53,7 @@ def loss_logits_gradients(config, params, tokens):
         slow("olmo2", "unroll", "blocks", "none"),
         slow("olmo2", "scan", "plain", "products"),
         slow("olmo2", "scan", "xla", "full"),
+        slow("olmo2", "scan", "plain", "none"),
         slow("olmo2", "unroll", "plain", "none"),
         slow("olmo2", "unroll", "xla", "products"),
     ],
@@ -142,7 +141,7 @@ def test_configured_attention_is_used(attention, monkeypatch):
     assert set(used) == {attention} - {"plain", "blocks"}
 
 
-@pytest.mark.parametrize("length", [1, 2, 7, 16])
+@pytest.mark.parametrize("length", [1, 7, 16])
 def test_blocks_attention_matches_plain(length):
     """For lengths that blocks do not divide, and scores so large that a maximum is needed."""
     rng = np.random.default_rng(length)
@@ -212,8 +211,7 @@ def test_parameters_are_made_with_any_attention(attention):
     assert resolve_path(config, "tpu", 128) == attention
 
 
-@pytest.mark.parametrize("key_heads", [4, 2])
-@pytest.mark.parametrize("mesh", [None, (2, 1, 2)], ids=["no mesh", "mesh"])
+@pytest.mark.parametrize(("mesh", "key_heads"), [(None, 4), ((2, 1, 2), 2)], ids=["", "mesh"])
 def test_splash_attention_matches_plain(mesh, key_heads):
     """Interpreted, with several blocks of keys; rows and heads are split over the mesh."""
     if mesh:
@@ -426,26 +424,3 @@ def test_rotate_multiplies_complex_pairs(dtype, platform):
     expected = jnp.asarray(multiply(grad, phase.conj()), dtype)
     atol = 2e-5 if dtype == "float32" else 2**-7
     np.testing.assert_allclose(*(np.float32(y) for y in (actual, expected)), rtol=0, atol=atol)
-
-
-# Bad settings.
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"layers": 0}, "layers = 0"),
-        ({"width": 32.0}, r"width = 32\.0"),
-        ({"vocab_size": True}, "vocab_size = True"),
-        ({"embedding_rows": 89}, "embedding_rows = 89"),
-        ({"rope_theta": 0.0}, r"rope_theta = 0\.0"),
-        ({"norm_epsilon": -1e-5}, "norm_epsilon = -1e-05"),
-        ({"attention": "flash"}, "attention = 'flash'"),
-        ({"heads": 3}, "heads = 3"),
-        ({"heads": 32}, "heads = 32"),  # one channel, where rotation takes pairs
-    ],
-    ids=str,
-)
-def test_model_config_rejects_bad_values(changes, message):
-    with pytest.raises(ValueError, match=message):
-        dataclasses.replace(OLMO, **changes)

@@ -98,7 +98,7 @@ def test_first_token_over_seeds_has_the_exact_distribution():
     """Through `generate_tokens`, with the logits of `decoder.apply`."""
     prompt, stop, ids = [5, 17, 3], W - 1, []
     sharp = {**weights(), "head": 4 * weights()["head"]}  # else temperature hardly matters
-    for seed in range(250):
+    for seed in range(120):
         text = sample(prompt, dataclasses.replace(NARROW, seed=seed), 1, stop, params=sharp)
         ids.append(text[0] if text else stop)  # the stop id is a sample too
     check_distribution(ids, exact(NARROW, 4 * logits_at(prompt)))
@@ -131,7 +131,7 @@ def continue_greedily(prompt, count):
     return ids
 
 
-@pytest.mark.parametrize("length", [1, 2, 7, 15, 16, 17, 40])
+@pytest.mark.parametrize("length", [1, 15, 16, 40])
 def test_greedy_equals_argmax_over_the_full_context(length):
     prompt = np.random.default_rng(length).integers(2, W, length)
     expected = continue_greedily(prompt, 45)

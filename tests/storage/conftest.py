@@ -33,9 +33,9 @@ def bucket_server(_server):
 
 @pytest.fixture
 def bucket(bucket_server, monkeypatch, tmp_path):
-    """A new folder of a bucket; leases expire quickly, and the cache of shards is empty."""
+    """A new folder of a bucket; leases are renewed in time, and the cache of shards is empty."""
     monkeypatch.setattr(lease, "RENEWAL_SECONDS", 0.2)
-    monkeypatch.setattr(lease, "EXPIRY_SECONDS", 1.0)
+    monkeypatch.setattr(lease, "EXPIRY_SECONDS", 60.0)
     monkeypatch.setattr(lease, "_POLL_SECONDS", 0.1)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return storage_path(f"gs://bucket/test-{next(_numbers)}")

@@ -13,6 +13,12 @@ from anytime_jax.storage.files import file_sizes
 from anytime_jax.storage.json_files import read_json
 
 
+def unrenewed(monkeypatch):
+    """Makes a lease that nobody renews, and that is free after a moment."""
+    monkeypatch.setattr(lease, "RENEWAL_SECONDS", 3600.0)
+    monkeypatch.setattr(lease, "EXPIRY_SECONDS", 0.3)
+
+
 def ignore(text):
     del text
 
@@ -28,6 +34,22 @@ def test_lease_that_is_renewed_is_not_taken(bucket):
     assert not bucket.exists()
 
 
+class Clock:
+    """Time that passes only while a process waits, or while the server does not answer."""
+
+    time = staticmethod(time.time)
+
+    def __init__(self, meanwhile=lambda waits: 0.0):
+        self.now, self.waits, self._meanwhile = 0.0, 0, meanwhile
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.waits += 1
+        self.now += seconds + self._meanwhile(self.waits)
+
+
 def test_released_lease_is_free(bucket):
     for _ in range(2):
         with lease.hold(bucket / "lock", "the run", ignore):
@@ -35,25 +57,36 @@ def test_released_lease_is_free(bucket):
         assert not lease.is_held(bucket / "lock")
 
 
-def test_lease_of_a_killed_process_expires(bucket):
-    lines = []
-    (bucket / "lock").write_bytes(b"host 7 1234.5 some-uuid\n")
-    start = time.monotonic()
+@pytest.mark.parametrize(
+    ("content", "waits"), [("host 7 1234.5 some-uuid\n", True), ("host 7 1234.5\n", False)]
+)
+def test_lease_of_a_killed_process_expires(bucket, monkeypatch, content, waits):
+    """The lock of a directory that was copied from a disk is no lease."""
+    lines, clock = [], Clock()
+    (bucket / "lock").write_bytes(content.encode())
+    monkeypatch.setattr(lease, "time", clock)
     with lease.hold(bucket / "lock", "the run", lines.append):
-        assert time.monotonic() - start > lease.EXPIRY_SECONDS
-    assert len(lines) == 1
-    assert "host 7" in lines[0]
+        assert (clock.now > lease.EXPIRY_SECONDS) == waits
+    assert ["host 7" in line for line in lines] == [True] * waits
 
 
-def test_lock_file_of_a_copied_directory_is_no_lease(bucket):
-    (bucket / "lock").write_bytes(b"host 7 1234.5\n")
-    start = time.monotonic()
-    with lease.hold(bucket / "lock", "the run", ignore):
-        assert time.monotonic() - start < lease.EXPIRY_SECONDS
+def test_silence_of_the_server_does_not_age_a_lease(bucket, monkeypatch):
+    """The holder cannot renew it then either: its lease is good when the server answers again."""
+
+    def fall_silent(waits):
+        if waits == 20:
+            held.confirm()
+        return 300.0 if waits == 10 else 0.0
+
+    monkeypatch.setattr(lease, "RENEWAL_SECONDS", 3600.0)
+    with lease.hold(bucket / "lock", "the run", ignore) as held:
+        monkeypatch.setattr(lease, "time", Clock(fall_silent))
+        with pytest.raises(InputError), lease.hold(bucket / "lock", "the run", ignore):
+            pass
 
 
 def test_holder_that_was_suspended_learns_that_it_lost_the_lease(bucket, monkeypatch):
-    monkeypatch.setattr(lease, "RENEWAL_SECONDS", 60.0)
+    unrenewed(monkeypatch)
     with lease.hold(bucket / "lock", "the run", ignore) as suspended:
         suspended.confirm()
         with lease.hold(bucket / "lock", "the run", ignore) as other:
@@ -67,7 +100,7 @@ def test_holder_that_was_suspended_learns_that_it_lost_the_lease(bucket, monkeyp
 
 
 def test_lost_lease_explains_what_failed_after_it(bucket, monkeypatch):
-    monkeypatch.setattr(lease, "RENEWAL_SECONDS", 60.0)
+    unrenewed(monkeypatch)
     with pytest.raises(RunError, match=str(bucket)) as error:
         suspend_and_fail(bucket / "lock")
     assert isinstance(error.value.__cause__, BucketError)
@@ -87,51 +120,33 @@ def test_removed_lease_is_a_removed_run(bucket):
             held.confirm()
 
 
-def test_silence_of_the_server_does_not_age_a_lease(bucket_server, bucket):
-    """The holder cannot renew it then either: its lease is good when the server answers again."""
-    with lease.hold(bucket / "lock", "the run", ignore):
-        errors = []
-
-        def take():
-            try:
-                with lease.hold(bucket / "lock", "the run", ignore):
-                    errors.append(None)
-            except InputError as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=take)
-        thread.start()
-        time.sleep(0.15)
-        bucket_server.be_silent(2.5)
-        thread.join(20)
-        assert isinstance(errors[0], InputError)
-
-
 def test_release_gives_up_beside_a_silent_server(bucket_server, bucket, monkeypatch):
+    unrenewed(monkeypatch)
     monkeypatch.setattr(lease, "_RELEASE_SECONDS", 0.2)
-    monkeypatch.setattr(lease, "RENEWAL_SECONDS", 60.0)
     with lease.hold(bucket / "lock", "the run", ignore):
-        bucket_server.be_silent(2.0)
-        start = time.monotonic()
-    assert time.monotonic() - start < 1.5
+        bucket_server.be_silent(120)
+    assert time.monotonic() < bucket_server.silent_until
+    bucket_server.silent_until = 0.0
 
 
 def test_two_processes_that_start_at_once_are_one_too_many(bucket):
-    held, refused = [], []
+    held, refused, over = [], [], threading.Event()
 
     def take():
         try:
             with lease.hold(bucket / "lock", "the run", ignore):
                 held.append(1)
-                time.sleep(1.5)
+                assert over.wait(120)
         except InputError as error:
             refused.append(error)
+            if len(refused) == 3:
+                over.set()
 
     threads = [threading.Thread(target=take) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(180)
     assert (len(held), len(refused)) == (1, 3)
 
 

@@ -28,24 +28,15 @@ def test_local_path_is_a_pathlib_path(path):
     assert not is_remote(storage_path(path))
 
 
-@pytest.mark.parametrize(
-    "address", ["s3://bucket/run", "az://x/y", "http://host/run", "hdfs://a/b", "file:///tmp/x"]
-)
-def test_other_address_is_refused_with_a_remedy(address):
-    with pytest.raises(InputError, match=f"^{address.partition('://')[0]}.*mount"):
+OTHERS = ["s3://bucket/run", "az://x/y", "http://host/run", "hdfs://a/b", "file:///tmp/x"]
+INVALID = ["gs://", "gs://UPPER/run", "gs://b/a//b", "gs://b/a\nb"]
+PATTERNS = ["a*", "a?", "a[1]", "a]", "a#12", "./a", "a/../b", ".."]
+
+
+@pytest.mark.parametrize("address", [*OTHERS, *INVALID, *(f"gs://bucket/{x}" for x in PATTERNS)])
+def test_address_that_is_none_of_a_bucket_is_refused(address):
+    with pytest.raises(InputError, match=f"^{re.escape(address.partition('://')[0])}"):
         storage_path(address)
-
-
-@pytest.mark.parametrize("address", ["gs://", "gs://UPPER/run", "gs://b/a//b", "gs://b/a\nb"])
-def test_invalid_address_is_refused(address):
-    with pytest.raises(InputError, match=f"^{address} "):
-        storage_path(address)
-
-
-@pytest.mark.parametrize("name", ["a*", "a?", "a[1]", "a]", "a#12", "./a", "a/../b", ".."])
-def test_address_that_would_be_a_pattern_is_refused(name):
-    with pytest.raises(InputError, match=re.escape(f"gs://bucket/{name} ")):
-        storage_path(f"gs://bucket/{name}")
 
 
 @pytest.mark.parametrize("name", ["a b", "a%20b", "a+b", "ü", "~a", "a&b=c", "a'b", ".a", "a..b"])
@@ -101,17 +92,17 @@ def test_bucket_that_is_closed_or_out_of_reach(bucket_server, bucket, monkeypatc
         check_directory(bucket, "--output")
 
 
-@pytest.mark.parametrize("failing", range(1, 14))
-def test_request_that_fails_hides_no_checkpoint(bucket_server, bucket, failing):
+def test_request_that_fails_hides_no_checkpoint(bucket_server, bucket):
     for step in (4, 8):
         (bucket / "checkpoints" / str(step) / "commit_success.txt").write_bytes(b"x")
-    count = itertools.count(1)
-    bucket_server.hook = lambda request: (
-        bucket_server.failures.append(403) if next(count) == failing else None
-    )
-    with contextlib.suppress(OSError):
-        assert checkpoint_listing.saved_steps(bucket) == [4, 8]
-    assert next(count) > failing
+    for failing in range(1, 14):
+        count = itertools.count(1)
+        bucket_server.hook = lambda request, count=count, failing=failing: (
+            bucket_server.failures.append(403) if next(count) == failing else None
+        )
+        with contextlib.suppress(OSError):
+            assert checkpoint_listing.saved_steps(bucket) == [4, 8]
+        assert next(count) > failing
 
 
 def read_in_pieces(path):
@@ -120,7 +111,7 @@ def read_in_pieces(path):
             pass
 
 
-@pytest.mark.parametrize("failing", [2, 3, 4, 16])
+@pytest.mark.parametrize("failing", [3, 16])
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
 def test_read_that_fails_prints_nothing(bucket_server, bucket, caplog, failing):
     """The 16th request reads ahead, and nobody waits for its answer."""
@@ -137,13 +128,13 @@ def test_read_that_fails_prints_nothing(bucket_server, bucket, caplog, failing):
     assert not caplog.records
 
 
-@pytest.mark.parametrize("end", [b"", b"\r", b"\n", b"\r\n", b"\n\r", b"\r\r", b"\n\n"])
-@pytest.mark.parametrize("start", [b"", b"text", b"\r", b"\0"])
-def test_uploaded_file_keeps_its_last_bytes(bucket, tmp_path, start, end):
+def test_uploaded_file_keeps_its_last_bytes(bucket, tmp_path):
     file = tmp_path / "file"
-    file.write_bytes(start + end)
-    upload(file, bucket / "file")
-    assert (bucket / "file").read_bytes() == start + end
+    ends = (b"", b"\r", b"\n", b"\r\n", b"\n\r", b"\r\r", b"\n\n")
+    for start, end in itertools.product((b"", b"text", b"\r", b"\0"), ends):
+        file.write_bytes(start + end)
+        upload(file, bucket / "file")
+        assert (bucket / "file").read_bytes() == start + end
 
 
 def test_upload_that_stores_other_bytes_is_an_error(bucket, tmp_path, monkeypatch):

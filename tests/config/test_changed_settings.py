@@ -1,29 +1,32 @@
 """Fuzzing of the settings: any change of them trains, or is refused in one clear line.
 
-Hypothesis changes settings of a run, in its file or on its command line, and starts
-the training command with them (`bad_settings_cases.py`).
+Hypothesis changes settings of a run, in its file or on its command line, and calls the training
+command with them, up to the place where the first update would be compiled.
 """
 
+import dataclasses
 import itertools
 import re
-from collections.abc import Sequence
 
 import hypothesis
 import pytest
 import small_run
-from bad_settings_cases import Change, Result, Starter
 from hypothesis import strategies as st
+from run_command import run_command
 
+from anytime_jax.commands import train
 from anytime_jax.config.fields import flatten
-from configs import quickstart
+from anytime_jax.distributed import jax_settings
+from anytime_jax.training import run_data
+from anytime_jax.training import start as start_lib
 
-MAX_SECONDS = 2.5  # of processor time until an answer, after the imports
 MAX_MESSAGE = 600  # characters
+
 
 # Values, as Python source
 
 
-def words(text: str) -> list[str]:
+def words(text):
     return text.split()
 
 
@@ -39,25 +42,19 @@ NUMBERS = words("""
 NAMES = [repr(name) for name in (
     *("", " ", ".", "..", "\u2603", "\u202e", "a.b", "a\nb", "\x1b[31mred", "\0", "a\0b", "\udcff"),
     *("x" * 300, "x" * 5000, "/", "file", "full", "full ", "file/run", "gone/run", "/proc/run"),
-    *("full/run", "a/b/c", "~", "mine"),
-    *("none", "Olmo", "float16", "olmo2", "xla", "cudnn", "scan", "spikes", "constant", "cosine"),
-    *("wsd", "$x^", "[red]", "{name}", "%s"),
+    *("full/run", "a/b/c", "~", "none", "Olmo", "float16", "olmo2", "xla", "cudnn", "scan"),
+    *("spikes", "constant", "cosine", "wsd", "$x^", "[red]", "{name}", "%s"),
 )]  # fmt: skip
 POINTS = [
-    *("", " ", "4", "x", "4x", "0x", "4X", "4xx", "-1x", "0.5x", "1e-3x", "1e9x", "1e99x", "infx"),
-    *("0 steps", "1 step", "3 steps", "-3 steps", "0.1 steps", "٣ steps", "1__0 steps", "1_ steps"),
-    *("1e99 tokens", "3.3B tokens", "0.5K tokens", "3 B steps", "nan steps", "3 furlongs"),
-    *("3steps", "1,000 steps", "4x+", "4x++", "+4x", "never", "never+", "horizon", "horizon+"),
-    *("Never", "²x"),
-    *("1 steps 2 steps", "3 steps\n", "\x1b[0m4x", "9" * 30 + " steps", "9" * 5000 + " steps"),
+    *("", "4", "4x", "0x", "4X", "-1x", "0.5x", "1e-3x", "1e9x", "1e99x", "infx", "²x"),
+    *("0 steps", "1 step", "3 steps", "-3 steps", "0.1 steps", "٣ steps", "1__0 steps"),
+    *("1e99 tokens", "3.3B tokens", "3 B steps", "nan steps", "4x+", "never", "horizon", "Never"),
+    *("3 steps\n", "\x1b[0m4x", "9" * 5000 + " steps"),
 ]
 AVERAGES = words("""
-    () [] (0,) (-1,) (math.nan,) (math.inf,) (1e308,) (5e-324,) (10**400,) (None,) (True,)
-    ('f25',25.0) (25,25.0) ('last',) ('uniform','uniform0') ('ema1.0',) ('ema0.99999999999999',)
-    ('ema-1',) ('f',) ('F25',) ('f25x',) ('f1e3',) ('uniform1.5',) ('uniform99999999999',) ('٣',)
-    ('f٣',) ((25,),) 25.0 'f25' (np.float32(25),) (np.int64(25),) (b'f25',) ('x'*5000,)
-    (Unprintable(),) [6.25,'ema0.9'] ('f'+'9'*400,) ('uniform'+'9'*5000,)
-    (25.0,25.0000000000000001) {25} {'f':25}
+    () (0,) (math.nan,) (1e308,) (10**400,) (None,) (True,) ('f25',25.0) ('last',) ('ema1.0',)
+    ('ema-1',) ('f',) ('F25',) ('f1e3',) ('uniform1.5',) ('f٣',) ((25,),) 'f25' (np.float32(25),)
+    (b'f25',) ('x'*5000,) (Unprintable(),) [6.25,'ema0.9'] ('f'+'9'*400,) {25} {'f':25}
 """)
 SCHEDULES = {
     "constant": {},
@@ -87,7 +84,6 @@ COMBINED = [
     {"data.path": "builtin", "data.builtin_megabytes": 0.1, "run_dir": "file"},
     {"data.path": "builtin", "data.builtin_megabytes": 0.1, "model.layers": 10**6},
     {"data.path": "builtin", "data.builtin_megabytes": 0.1, "mesh.fsdp": 8, "model.width": 20},
-    {"data.path": "builtin", "data.builtin_megabytes": 0.1, "model.vocab_size": 100},
     *({"model.layers": n, "model.layer_loop": how}
       for n in (1, 100, 10**4, 2**31 - 1) for how in ("scan", "unroll")),
     *({"model.width": 2**20, "model.heads": h} for h in (1, 2**10)),
@@ -98,18 +94,25 @@ COMBINED = [
 ]  # fmt: skip
 # Values of overrides on the command line.
 WORDS = [
-    *("", "0", "-1", "nan", "inf", "-inf", "1e400", "1e-320", "2147483648", "3", "2.5", "abc"),
-    *("None", "True", "yes", "(1,", "(1,)", "[1]", "{}", "'x'", '"', "0x10", " 8", "٣", "1_000"),
-    *("=", "a=b", "\n", "\x1b[0m", "\udcff", "9" * 5000, "x" * 5000, "__import__('os')"),
+    *("", "0", "-1", "nan", "inf", "1e400", "1e-320", "2147483648", "3", "2.5", "abc", "None"),
+    *(
+        "True",
+        "yes",
+        "(1,",
+        "(1,)",
+        "[1]",
+        "{}",
+        "'x'",
+        '"',
+        "0x10",
+        " 8",
+        "٣",
+        "1_000",
+        "=",
+        "a=b",
+    ),
+    *("\n", "\x1b[0m", "\udcff", "9" * 5000, "x" * 5000, "__import__('os')"),
 ]
-
-
-@pytest.fixture(scope="module")
-def starter(tmp_path_factory, dataset):
-    process = Starter(tmp_path_factory.mktemp("starts"), dataset.path)
-    yield process
-    process.close()
-
 
 # What is required of an answer
 
@@ -120,7 +123,7 @@ POINTS_IN_A_RUN |= {"schedule.warmup", "schedule.horizon"}
 RELATED = {
     "chinchilla_tokens": POINTS_IN_A_RUN,
     "batch_size": POINTS_IN_A_RUN | {"microbatches"},
-    "model.length": POINTS_IN_A_RUN | {"eval.tokens"},
+    **dict.fromkeys(("model", "model.length"), POINTS_IN_A_RUN | {"eval.tokens"}),
     "microbatches": {"batch_size"},
     "data.repeat": {"stop"},
     "data.path": {"eval.tokens", "stop"},
@@ -131,10 +134,9 @@ RELATED = {
     "model.embedding_rows": {"run_dir", "model.vocab_size"},
     "averages": {"run_dir", "model"},
 }
-NEEDS_DATA = r"config\.(eval\.tokens|stop|data\.)"  # refused only once the data are prepared
 
 
-def is_named(name: str, line: str) -> bool:
+def is_named(name, line):
     """Whether a line names a setting in full or as a quoted word, or the group it is in."""
     group, _, last = name.rpartition(".")
     forms = [f"config.{name}", f"'{last}'", f"{name} = "]
@@ -143,40 +145,49 @@ def is_named(name: str, line: str) -> bool:
     return cut or any(re.search(rf"(?<![\w.]){re.escape(form)}(?!\w)", line) for form in forms)
 
 
-def find_faults(change: Change, result: Result) -> list[str]:
-    faults = [f"{result.compiled} programs were compiled"] if result.compiled else []
-    if result.cpu_seconds > MAX_SECONDS:
-        faults.append(f"{result.cpu_seconds:.1f} s of processor time")
-    if result.status == 0 and result.trains:
-        return [*faults, *(["standard error is not empty"] if result.err else [])]
-    if result.status != 2:
-        return [*faults, f"exit status {result.status}"]
-    names = change.names.union(*(RELATED.get(name, ()) for name in change.names))
-    requirements = {
-        "not one line": len(result.err.splitlines()) == 1,
-        "does not start with 'error: '": result.err.startswith("error: "),
-        f"{len(result.err)} characters": len(result.err) < MAX_MESSAGE,
-        "not printable": result.err.removesuffix("\n").isprintable(),
-        "names no changed setting": any(is_named(name, result.err) for name in names),
-        "standard output is not empty": not result.out or result.prepares,
-        "text was prepared first": not result.prepares or re.search(NEEDS_DATA, result.err),
-        "files were written": not result.wrote,
-    }
-    return [*faults, *(fault for fault, holds in requirements.items() if not holds)]
-
-
 # Changes
 
-BASES = {"tiny": small_run.settings("run", "data"), "quickstart": quickstart.get_config()}
-FLAT = flatten(BASES["tiny"].to_dict())
+FLAT = flatten(small_run.settings("run", "data").to_dict())
 GROUPS = sorted({name.partition(".")[0] for name in FLAT if "." in name})
 
 
-def of_type(*types: type) -> list[str]:
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """Edits of the file (source by name, None omits the setting), and words of the command line.
+
+    `ConfigDict` checks types in most files, which are `typed`.
+    """
+
+    edits: tuple = ()
+    overrides: tuple = ()
+    typed: bool = False
+
+    def file(self, data):
+        lines = ["pass"]
+        for name, value in self.edits:
+            place = "config" + "".join(f"[{key!r}]" for key in name.split("."))
+            lines.append(f"del {place}" if value is None else f"{place} = {value}")
+        unlocked = "config.unlocked()" if self.typed else "config.ignore_type(), config.unlocked()"
+        edits = "\n        ".join(lines)
+        return (
+            "import math, small_run\nimport numpy as np\n"
+            "from ml_collections import ConfigDict, config_dict\n"
+            "class Unprintable:\n    def __repr__(self):\n        raise RuntimeError\n\n"
+            f"def get_config():\n    config = small_run.settings('run', {str(data)!r})\n"
+            f"    with {unlocked}:\n        {edits}\n    return config\n"
+        )
+
+    @property
+    def names(self):
+        overridden = {x.removeprefix("--config.").split("=")[0] for x in self.overrides}
+        return overridden | {name for name, _ in self.edits}
+
+
+def of_type(*types):
     return [name for name, value in FLAT.items() if type(value) in types]
 
 
-def typos(name: str) -> list[str]:
+def typos(name):
     group, dot, last = name.rpartition(".")
     words = [last[1:], last[:-1], last + "s", last.upper(), last[1::-1] + last[2:], last * 20]
     return [group + dot + word for word in words if word and word != last]
@@ -229,56 +240,81 @@ def overrides(draw):
 def changes(draw):
     """Changed settings of a run, in its file and on its command line."""
     combined = st.sampled_from(COMBINED).map(lambda d: [(k, repr(v)) for k, v in d.items()])
-    single = EDITS.map(lambda edit: [edit])
-    drawn = draw(st.lists(single | combined | schedules(), max_size=2))
-    edits: list[tuple[str, str | None]] = []
+    drawn = draw(st.lists(EDITS.map(lambda x: [x]) | combined | schedules(), max_size=2))
+    edits = []
     for name, source in itertools.chain(*drawn):
         # An edit inside a group that another edit replaces is an error of the file's own.
         if not any(f"{name}.".startswith(f"{x}.") or x.startswith(f"{name}.") for x, _ in edits):
             edits.append((name, source))
-    words = draw(st.lists(overrides(), max_size=2))
-    base = draw(st.sampled_from(sorted(BASES)))
-    return Change(base, tuple(edits), tuple(words), draw(st.booleans()))
+    return Change(tuple(edits), tuple(draw(st.lists(overrides(), max_size=2))), draw(st.booleans()))
 
 
 # Tests
 
 
-def start_all(starter: Starter, count: int, first: Sequence[dict] = ()) -> dict[Change, Result]:
-    """Starts runs with changed settings; a wrong answer is shrunk to the smallest such change."""
-    results: dict[Change, Result] = {}
+@pytest.fixture
+def answer(dataset, tmp_path, monkeypatch, capsys, compilations):
+    """Calls the command with a change; returns whether it would train, or its line of error."""
+    folders = itertools.count()
+    monkeypatch.setattr(jax_settings, "configure", lambda: None)  # of the whole process
 
-    def check(change):
-        result = results[change] = starter.start(change)
-        faults = find_faults(change, result)
-        again = f"{change.file(starter.data)}\n{change.overrides}\n{result}"
-        assert not faults, f"{'; '.join(faults)}\n{again}"
+    def begin(*unused, **unused_too):
+        raise SystemExit(0)
+
+    monkeypatch.setattr(start_lib, "print_summary", begin)
+    monkeypatch.setattr(run_data, "prepare", begin)
+
+    def start(change):
+        folder = tmp_path / str(next(folders))
+        (folder / "full").mkdir(parents=True)
+        (folder / "full" / "notes.txt").write_text("mine")
+        (folder / "file").write_text("mine")
+        (folder / "mine.py").write_text(change.file(dataset.path), "utf-8")
+        monkeypatch.chdir(folder)
+        capsys.readouterr()
+        with compilations() as compiled:
+            try:
+                status = run_command(train, ["--config=mine.py", *change.overrides])
+            except SystemExit as end:
+                status = end.code
+            assert compiled() == 0
+        line = capsys.readouterr().err
+        if status == 0:
+            assert line == ""
+            return True
+        assert status == 2, line
+        names = {x.relative_to(folder).as_posix() for x in folder.rglob("*")}
+        assert names == {"full", "full/notes.txt", "file", "mine.py"}
+        return line
+
+    return start
+
+
+def check(answer, change):
+    line = answer(change)
+    if line is True:
+        return True
+    assert re.fullmatch(rf"error: .{{1,{MAX_MESSAGE}}}\n", line)
+    assert line.strip().isprintable()
+    names = change.names.union(*(RELATED.get(name, ()) for name in change.names))
+    assert any(is_named(name, line) for name in names), line
+    return False
+
+
+@pytest.mark.parametrize(
+    ("first", "count"), [((), 16), pytest.param(COMBINED, 500, marks=pytest.mark.slow)]
+)
+def test_changed_settings_train_or_are_refused_in_one_line(answer, first, count):
+    """A wrong answer is shrunk to the smallest such change."""
+    found = [check(answer, Change())]
+    for values in first:
+        check(answer, Change(tuple((name, repr(value)) for name, value in values.items())))
 
     @hypothesis.seed(2026)
     @hypothesis.settings(max_examples=count, suppress_health_check=list(hypothesis.HealthCheck))
     @hypothesis.given(changes())
     def check_any(change):
-        check(change)
+        found.append(check(answer, change))
 
-    for values in first:
-        check(Change("tiny", tuple((name, repr(value)) for name, value in values.items())))
     check_any()
-    return results
-
-
-@pytest.mark.parametrize("base", BASES)
-def test_unchanged_settings_train(starter, base):
-    result = starter.start(Change(base))
-    assert (result.status, result.trains, result.compiled, result.err) == (0, True, 0, ""), result
-
-
-def test_changed_settings_train_or_are_refused_in_one_line(starter):
-    results = start_all(starter, 16)
-    assert len(results) >= 12
-    assert {result.trains for result in results.values()} == {True, False}
-
-
-@pytest.mark.slow
-def test_many_changed_settings_train_or_are_refused_in_one_line(starter):
-    results = start_all(starter, 500, COMBINED)
-    assert len(results) >= 300
+    assert set(found) == {True, False}

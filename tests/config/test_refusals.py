@@ -1,0 +1,170 @@
+"""Refusals of settings: whatever rule a value breaks, the error names its setting.
+
+One table for all settings of a run; the types of values are refused in `test_fields`, points in a
+run in `test_clock`, and classes of one's own in `test_kinds`. No other test refuses a setting.
+"""
+
+import copy
+import functools
+import math
+import re
+
+import numpy as np
+import pytest
+
+from anytime_jax.config import schema
+from anytime_jax.errors import InputError
+from configs import quickstart
+
+WARMUP = {"peak": 1e-2, "warmup": "40 steps", "warmup_init": 0.2}
+BASES = {
+    "": {},
+    "two microbatches": {"microbatches": 2},
+    "decay": {
+        "schedule": {"kind": "constant", **WARMUP},
+        "decay": {"horizon": "1x", "floor": 0.05},
+        "stop": "1x",
+    },
+    "branch": {"branch.from_run": "trunk"},
+    "branch at 1x": {"branch.from_run": "trunk", "branch.at": "1x"},
+    "mup": {"model.parametrization": "mup", "model.base_width": 16},
+    "seesaw": {"batch_growth": "seesaw", "stop": "1 steps"},
+}
+# Values by setting; those of each base are one case.
+REFUSED = {
+    "": {
+        **dict.fromkeys(("model.layers", "model.length", "eval.batch_size"), (0,)),
+        "checkpoint.keep": [0],
+        "seed": [-1],
+        "name": [" ", "a\nb"],
+        "run_dir": ["a\0b", "~/runs"],
+        "batch_size": [0, 10**5000],
+        "chinchilla_tokens": [0, 2**63],
+        "averages": ["f25", ("polyak",), (25.0,), (np.float32(25),), ("f25", "f25.0")],
+        "model.kind": ["olmo3"],
+        "model.heads": [5, 128],  # does not divide the width; one channel, but rotation takes pairs
+        "model.width": [64.0],
+        "model.vocab_size": [True, 2**31 - 1],  # more than its rows
+        "model.dtype": ["float16"],
+        "model.attention": ["flash"],
+        "model.embedding_rows": [0],
+        "model.rope_theta": [0.0, math.nan],
+        "model.norm_epsilon": [-1e-5],
+        "model.parametrization": ["mup", "wide"],  # the first needs a base width
+        "model.base_width": [16],  # which the standard parametrization has not
+        "data.path": [""],
+        "data.builtin_megabytes": [-1, math.nan],
+        "optimizer.b2": [1 - 1e-9],  # 1 in float32
+        "optimizer.kind": ["adam"],
+        "clip_norm": [0.0, math.inf],
+        "guard.skip": ["all"],
+        "guard.spike": [0.0, math.nan],
+        "guard.limit": [0],
+        "mesh.data": [0],
+        "mesh.fsdp": [-1],
+        "log.wandb_project": ["\x1b[0m"],
+        "schedule.kind": ["cubic"],
+        "schedule.peak": [1e39],
+        # points in a run
+        "stop": ["4", "0x", "1e20 steps", "horizon"],
+        "eval.every": ["often", "0 steps"],
+        "checkpoint.every": [""],
+        "checkpoint.keep_every": ["always", "0x"],
+        "log.every": ["10"],
+        "schedule.warmup": ["soon", 1.5, -1],
+        # rules across settings
+        "microbatches": [0, 5],  # of 32
+        "batch_growth": ["sawsee", "", 2, None, {"k": 1}, (("2x", 32),), (("2x", 64), ("1x", 128))],
+        "eval.tokens": [0, 127],  # less than one sequence
+        "branch.change": [("model.width",)],
+        "branch.at": ["2x"],  # without a trunk
+        # names that are no settings, or those of another kind
+        "batchsize": [32],
+        "model.widht": [32],
+        "schedule.gamma": [0.5],
+        "schedule.horizon": ["1x"],
+        "optimizer.momentum": [0.9],
+    },
+    "two microbatches": {"batch_growth": [(("2x", 48 + 1),)]},
+    "decay": {
+        "decay.horizon": ["soon", "43 steps"],  # whose decay would start in the warmup
+        "decay.shape": ["round"],
+        "decay.floor": [2.0],
+        "stop": ["4x", "never", "401 steps", "1x+"],
+        "schedule": [{"kind": "cosine", **WARMUP, "horizon": "10 steps"}],
+    },
+    "branch": {
+        "branch.from_run": ["trunk"],  # neither a point nor a horizon
+        "branch.at": ["soon"],
+    },
+    "branch at 1x": {
+        "branch": [{"from_run": "trunk", "at": "100 steps"}],  # in the warmup
+        "stop": ["0.5x"],
+        "initial_weights": ["model"],
+        "branch.change": [("optimizer.kind",), ("schedule.peek",)],
+    },
+    "mup": {"initial_weights": ["somewhere"]},
+    "seesaw": {
+        "schedule": [
+            {"kind": "constant", **WARMUP},
+            {"kind": "power", **WARMUP, "gamma": 0.0, "alpha": 1.0},
+            {"kind": "inverse_sqrt", **WARMUP, "alpha": 1e12},  # halves beyond 2^31 updates
+            {"kind": "cosine", **WARMUP, "horizon": "4x", "floor": 0.51},
+            {"kind": "linear", **WARMUP, "horizon": "43 steps"},  # one update after the cut
+        ]
+    },
+}
+# Settings that a refusal names in place of the one that was changed.
+NAMED = {
+    ("", "model.vocab_size"): "model",
+    ("", "model.parametrization"): "model",
+    ("", "model.base_width"): "model",
+    ("mup", "initial_weights"): "",
+    ("seesaw", "schedule"): "batch_growth",
+}
+CASES = [(base, name) for base, values in REFUSED.items() for name in values]
+
+
+def changed(base, name, value):
+    """The quickstart's settings with those of a base, and a value."""
+    source = quickstart.get_config().to_dict()
+    for setting, new in copy.deepcopy({**BASES[base], name: value}).items():
+        *groups, last = setting.split(".")
+        functools.reduce(lambda group, key: group.setdefault(key, {}), groups, source)[last] = new
+    return source
+
+
+@pytest.mark.parametrize(("base", "name"), CASES)
+def test_refused_value_is_named_in_one_line(base, name):
+    for value in REFUSED[base][name]:
+        with pytest.raises(InputError) as caught:
+            schema.build(changed(base, name, value))
+        message, named = str(caught.value), NAMED.get((base, name), name)
+        assert re.match(rf"config\.{re.escape(named)}\b" if named else "config", message), message
+        assert "\n" not in message
+
+
+@pytest.mark.parametrize("name", ["name", "schedule.peak", "schedule.kind", "schedule.alpha"])
+def test_missing_setting_is_named(name):
+    source = quickstart.get_config().to_dict()
+    *groups, last = name.split(".")
+    del functools.reduce(dict.__getitem__, groups, source)[last]
+    with pytest.raises(InputError, match=rf"^config\.{name}\b"):
+        schema.build(source)
+
+
+def test_group_is_checked_when_it_is_made():
+    model = schema.build(quickstart.get_config().to_dict()).model
+    with pytest.raises(ValueError, match="heads"):
+        type(model)(**{**vars(model), "heads": 5})
+
+
+@pytest.mark.parametrize(("layers", "loop"), [(501, "scan"), (500, "unroll")])
+def test_as_many_layers_as_a_program_may_have(layers, loop):
+    """More than 500 unrolled layers are refused: their program takes hours to compile."""
+    source = changed("", "model.layers", layers)
+    source["model"]["layer_loop"] = loop
+    schema.build(source)
+    source["model"] |= {"layers": 501, "layer_loop": "unroll"}
+    with pytest.raises(InputError, match=r"layer_loop"):
+        schema.build(source)
