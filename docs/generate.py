@@ -15,8 +15,6 @@ import grimp
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
-from anytime_lab import page_block  # noqa: E402  (found by the path above)
-
 PACKAGE = REPOSITORY / "anytime_jax"
 _WIDTH = 100
 
@@ -88,6 +86,16 @@ BLOCKS = {
 }
 
 
+def with_block(page: str, name: str, block: str) -> str:
+    """Returns a page with another block between `<!-- name -->` and `<!-- end -->`."""
+    begin, end = f"<!-- {name} -->\n", "\n<!-- end -->"
+    before, found, rest = page.partition(begin)
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise ValueError(f"no block from {begin.strip()} to {end.strip()}")
+    return f"{before}{begin}{block}{end}{after}"
+
+
 def _node(name: str) -> str:
     """A node of the diagram; Mermaid reserves some words, so its identifier has a suffix."""
     label = name if (PACKAGE / name).is_dir() else f"{name}.py"
@@ -115,5 +123,5 @@ def _reachable(name: str, imports: dict[str, set[str]]) -> set[str]:
 if __name__ == "__main__":
     for (page, name), make in BLOCKS.items():
         path = REPOSITORY / page
-        content = page_block.with_block(path.read_text("utf-8"), name, make())
+        content = with_block(path.read_text("utf-8"), name, make())
         path.write_text(content, "utf-8")

@@ -12,17 +12,15 @@ import optax
 import pytest
 
 from anytime_jax import averaging, optimizers, schedules
-from anytime_lab import theory
 
 # What the examples expect to be imported.
 NAMES = {"jax": jax, "jnp": jnp, "np": np, "optax": optax}
-NAMES |= {"averaging": averaging, "schedules": schedules, "theory": theory}
+NAMES |= {"averaging": averaging, "schedules": schedules}
 NAMES |= {"optimizers": optimizers}
-MODULES = ["anytime_jax.schedules", "anytime_jax.averaging", "anytime_lab.theory"]
+MODULES = ["anytime_jax.schedules", "anytime_jax.averaging"]
 MODULES += ["anytime_jax.weights.post_hoc_averages"]
 MODULES += ["anytime_jax.optimizers"]
-for package in (theory, optimizers):
-    MODULES += [f"{package.__name__}.{m.name}" for m in pkgutil.iter_modules(package.__path__)]
+MODULES += [f"anytime_jax.optimizers.{m.name}" for m in pkgutil.iter_modules(optimizers.__path__)]
 MODULES += [f"anytime_jax.config.{name}" for name in ("seesaw",)]
 
 
@@ -40,10 +38,9 @@ def public_members(module):
     [
         list(public_members(schedules)),
         list(public_members(averaging)),
-        [getattr(theory, name) for name in theory.__all__],
         [getattr(optimizers, name) for name in optimizers.__all__ if name != "INHERITED"],
     ],
-    ids=["schedules", "averaging", "theory", "optimizers"],
+    ids=["schedules", "averaging", "optimizers"],
 )
 def test_every_public_name_has_an_example(members):
     assert [x.__qualname__ for x in members if ">>> " not in (x.__doc__ or "")] == []

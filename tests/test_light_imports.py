@@ -7,7 +7,7 @@ import sys
 import pytest
 from paths import REPOSITORY
 
-from anytime_jax.commands import dispatch
+from anytime_jax import plugins
 
 EXPORT = {"safetensors", "tokenizers"}  # of the extra `export`
 HEAVY = EXPORT | {"array_record", "flax", "grain", "matplotlib", "ml_collections", "orbax", "rich"}
@@ -59,7 +59,7 @@ def test_lowest_layers_load_nothing_heavy(modules):
 
 
 def test_command_loads_no_other_command():
-    commands = {dispatch.module_name(name) for name in dispatch.COMMANDS}
+    commands = {command.module for command in plugins.commands().values()}
     _, ours = loaded_by("anytime_jax.commands.dispatch as d; d.import_command('runs')")
     assert ours & commands == {"anytime_jax.commands.runs"}
 

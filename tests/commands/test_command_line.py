@@ -6,10 +6,12 @@ import subprocess
 import sys
 import types
 
+import command_contract
 import pytest
 from paths import REPOSITORY
 from run_command import run_command
 
+from anytime_jax import contents, plugins
 from anytime_jax.commands import command_line, dispatch
 from anytime_jax.errors import BucketError, InputError, ProcessLostError, RunError
 
@@ -82,65 +84,10 @@ def test_unknown_argument_is_bad_input(run, capsys, word):
     assert printed.count("\n") == 1
 
 
-def _parser_of(name):
-    parser = command_line.Parser(prog=name)
-    dispatch.import_command(name).add_options(parser)
-    return parser
-
-
-@pytest.mark.parametrize("name", dispatch.COMMANDS)
-def test_options_without_a_value_are_refused(name, capsys):
-    """Empty text would be the current folder where an option is a path."""
-    command = dispatch.import_command(name)
-    options = [x for x in _parser_of(name)._actions if x.nargs != 0 and x.option_strings]
-    for action in options:
-        option = action.option_strings[0]
-        for words in ([f"{option}="], [f"{option}= "], [option, ""]):
-            if action.default == "":
-                continue  # empty text is the default, as of a prompt
-            assert run_command(command, words) == 2
-            assert f"error: {option} has no value" in capsys.readouterr().err
-    assert options
-
-
-@pytest.mark.parametrize("name", dispatch.COMMANDS)
-def test_values_of_another_type_are_named_with_what_is_allowed(name, capsys):
-    command = dispatch.import_command(name)
-    for action in _parser_of(name)._actions:
-        if action.type not in (None, pathlib.Path, command_line.path):
-            option = action.option_strings[0]
-            assert run_command(command, [f"{option}=wrong"]) == 2
-            line = capsys.readouterr().err
-            assert line.startswith(f"error: argument {option}: ")
-            assert "wrong" in line
-            assert "invalid" not in line
-            assert "could not" not in line
-
-
-@pytest.mark.parametrize(
-    ("words", "refused"),
-    [
-        ("compile --config=quickstart --topology=h100:1 --tries=3", "--tries"),
-        ("compile --config=quickstart --topology=h100:1 --search --hlo=x", "--hlo"),
-        ("compile --config=quickstart --topology=h100:1 --search --at=2x", "--at"),
-        ("forecast --run=x --every=5", "--every"),
-        ("forecast --run=x --warmup=5", "--warmup"),
-        ("forecast --csv=x --study=laptop", "--study"),
-        ("forecast --calibrate=x --decay=linear:0.1", "--decay"),
-        ("report --run=x --average=f25", "--average"),
-        ("report --study=x --watch", "--watch"),
-        ("sweep --list --only=x", "--only"),
-        ("sweep --list --study=laptop --jobs=1", "--jobs"),
-        ("sweep --slurm=x --study=laptop --jobs=1", "--jobs"),
-        ("sweep --run --study=laptop --tokens-per-s=1", "--tokens-per-s"),
-        ("theory rates --config.seed=1", "--config.seed"),
-        ("theory --config=theory_figure rates", "--config"),
-    ],
-)
-def test_options_that_would_be_ignored_are_refused(words, refused, capsys):
-    name, *words = words.split()
-    assert run_command(dispatch.import_command(name), words) == 2
-    assert f"error: {refused} has no effect with" in capsys.readouterr().err
+@pytest.mark.parametrize("name", contents.PLUGIN.commands)
+@pytest.mark.parametrize("check", command_contract.CHECKS)
+def test_command_keeps_to_what_every_command_does(name, check, capsys):
+    check(name, capsys)
 
 
 def test_overrides_are_separated_from_options():
@@ -159,31 +106,12 @@ def test_program_is_quoted_for_a_shell(tmp_path, monkeypatch):
     assert dispatch.display_path("/elsewhere/python", "python") == "python"
 
 
-@pytest.mark.parametrize("name", dispatch.COMMANDS)
-def test_help_has_summary_defaults_and_examples(name, capsys):
-    module = dispatch.import_command(name)
-    assert module.__doc__.splitlines()[0] == dispatch.COMMANDS[name]
-    with pytest.raises(SystemExit) as exit:
-        run_command(module, ["--help"])
-    assert exit.value.code == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith(f"usage: python -m anytime_jax {name} ")
-    assert dispatch.COMMANDS[name] in lines
-    assert name != "generate" or "(default: 0.8)" in " ".join(lines)
-    examples = lines[lines.index("example:") + 1 :]
-    assert [line.strip() for line in examples] == [
-        f"python -m anytime_jax {name} {example}".strip() for example in module.EXAMPLES
-    ]
-    for example in module.EXAMPLES:
-        command_line.parse(module, name, shlex.split(example.partition(">")[0]))
-
-
 @pytest.mark.parametrize(("argv", "status"), [([], 2), (["--help"], 0)])
 def test_commands_are_listed(argv, status, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["anytime", *argv])
     assert dispatch.main("anytime") == status
     printed = capsys.readouterr().out
-    assert all(f"  {name} " in printed for name in dispatch.COMMANDS)
+    assert all(f"  {name} " in printed for name in plugins.commands())
 
 
 def test_unknown_command_is_bad_input(monkeypatch, capsys):

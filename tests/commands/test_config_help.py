@@ -8,8 +8,6 @@ from run_command import run_command
 
 from anytime_jax.commands import train
 from anytime_jax.config.schema import all_settings
-from anytime_lab.study import sweep_command as sweep
-from anytime_lab.theory import theory_command as theory
 
 
 @pytest.fixture
@@ -31,7 +29,7 @@ def text(monkeypatch, capsys):
 
 def test_help_names_every_configuration_and_setting(text):
     words = set(re.findall(r"[\w.]+", text(train, "--help")))
-    assert {*all_settings(), "quickstart", "150m_inv_sqrt", "laptop"} <= words
+    assert {*all_settings(), "quickstart", "150m_inv_sqrt"} <= words
 
 
 def test_settings_are_explained(text):
@@ -55,17 +53,3 @@ def test_settings_are_explained_with_the_values_in_hand(text):
 def test_configurations_are_listed_with_their_first_lines(text):
     printed = text(train, "--list")
     assert re.search(r"^  quickstart +Anytime training of a small model", printed, re.MULTILINE)
-    assert re.search(r"^  laptop +The paper's experiment on a laptop", printed, re.MULTILINE)
-
-
-def test_studies_are_listed_without_a_study(capsys):
-    assert run_command(sweep, ["--list"]) == 0
-    printed = capsys.readouterr().out
-    assert "  paper_150m " in printed
-    assert "quickstart" not in printed
-    assert run_command(sweep, ["--run"]) == 2
-    assert "--study" in capsys.readouterr().err
-
-
-def test_settings_of_a_run_are_not_those_of_a_figure(text):
-    assert "batch_growth" not in text(theory, "--help")

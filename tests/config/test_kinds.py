@@ -5,12 +5,11 @@ import sys
 
 import pytest
 
-from anytime_jax import optimizers, schedules
+from anytime_jax import optimizers, plugins, schedules
 from anytime_jax.config import schema
 from anytime_jax.config.kinds import EVERY_PACKAGE, NOBODY, Kinds
 from anytime_jax.config.schema import MODELS, OPTIMIZERS, SCHEDULES
 from anytime_jax.errors import InputError
-from anytime_lab.optimizers import GPA
 from configs import quickstart
 
 MODULE = '''"""A stranger's kinds."""
@@ -54,7 +53,6 @@ def test_short_names_are_those_of_the_classes():
     assert OPTIMIZERS.classes == {
         "adamw": optimizers.AdamW,
         "muon": optimizers.Muon,
-        "pace": optimizers.Pace,
         "schedule_free_adamw": optimizers.ScheduleFreeAdamW,
     }
     assert set(SCHEDULES.classes) == {
@@ -72,8 +70,13 @@ def test_name_leads_back_to_the_class(kinds):
 
 
 def test_class_has_the_shortest_name_that_leads_to_it():
-    assert OPTIMIZERS.name_of(GPA) == "anytime_lab.optimizers:GPA"
-    assert OPTIMIZERS.find("anytime_lab.optimizers:GPA", NOBODY) is GPA
+    config = schema.build(settings("optimizer_kinds:Plain"))
+    assert OPTIMIZERS.name_of(type(config.optimizer)) == "optimizer_kinds:Plain"
+
+
+def test_class_of_an_installed_plugin_is_trusted(stranger, monkeypatch):
+    monkeypatch.setattr(plugins, "installed", lambda: {"stranger": plugins.Plugin()})
+    assert schema.build(settings(stranger), NOBODY).optimizer.momentum == 0.5
 
 
 def test_class_of_ones_own_is_a_kind(stranger):

@@ -8,6 +8,7 @@ import types
 
 import pytest
 
+from anytime_jax import plugins
 from anytime_jax.config import python_files
 from anytime_jax.errors import InputError
 
@@ -33,8 +34,13 @@ def folder(tmp_path, monkeypatch):
     for name in ("quickstart", "large"):
         (shipped / f"{name}.py").write_text(FILE.format(name=name))
     (studies / "laptop.py").write_text("def get_study(): pass\n")
-    monkeypatch.setattr(python_files, "SHIPPED", shipped)
-    monkeypatch.setattr(python_files, "SHIPPED_STUDIES", studies)
+    monkeypatch.setattr(python_files, "CONFIGURATIONS", shipped)
+    folders = (
+        plugins.Folder(shipped, "configurations", local="configs"),
+        plugins.Folder(studies, "studies", "get_study", "configs/studies"),
+    )
+    installed = {"anytime_jax": plugins.Plugin(folders=folders)}
+    monkeypatch.setattr(plugins, "installed", lambda: installed)
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)
@@ -43,37 +49,37 @@ def folder(tmp_path, monkeypatch):
 
 def load(text):
     importlib.invalidate_caches()  # the files are a moment old
-    with python_files.execute(text, python_files.find("config", text, "configuration")) as content:
+    with python_files.execute(text, python_files.find("config", text, plugins.folders()[0])) as content:
         return content["get_config"]()
 
 
 def test_path_comes_before_local_name_and_that_before_shipped_name(folder):
     find = python_files.find
-    assert find("config", "quickstart", "configuration").parent == python_files.SHIPPED
+    assert find("config", "quickstart", *plugins.folders()).parent == python_files.CONFIGURATIONS
     (folder / "configs").mkdir()
     (folder / "configs" / "quickstart.py").write_text("")
-    assert str(find("config", "quickstart", "configuration")) == "configs/quickstart.py"
+    assert str(find("config", "quickstart", *plugins.folders())) == "configs/quickstart.py"
     (folder / "quickstart").write_text("")
-    assert str(find("config", "quickstart", "configuration")) == "quickstart"
-    assert find("config", "laptop", "configuration", "study").parent.name == "studies"
+    assert str(find("config", "quickstart", *plugins.folders())) == "quickstart"
+    assert find("config", "laptop", *plugins.folders()).parent.name == "studies"
 
 
 @pytest.mark.parametrize("text", ["quikstart", "laptop", "../configs/quickstart", ".", ""])
 def test_unknown_name_is_answered_with_known_ones(folder, text):
     with pytest.raises(InputError, match=r"^--config=.*quickstart"):
-        python_files.find("config", text, "configuration")
+        python_files.find("config", text, plugins.folders()[0])
 
 
 def test_summaries_are_read_without_executing_a_file(folder, capsys):
     (folder / "configs").mkdir()
     (folder / "configs" / "mine.py").write_text('"""Mine."""\ndef get_config(): 1 / 0\nraise 1\n')
     (folder / "configs" / "broken.py").write_text("def get_config(:\n")
-    assert python_files.summaries("configuration") == {
+    assert python_files.summaries(plugins.folders()[0]) == {
         "large": "A run of large.",
         "quickstart": "A run of quickstart.",
         "mine": "Mine.",
     }
-    assert python_files.summaries("study") == {"laptop": ""}
+    assert python_files.summaries(plugins.folders()[1]) == {"laptop": ""}
     assert capsys.readouterr().out == ""
 
 

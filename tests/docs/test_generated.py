@@ -7,7 +7,6 @@ import runpy
 import pytest
 from paths import REPOSITORY
 
-from anytime_lab import page_block
 
 PACKAGE = REPOSITORY / "anytime_jax"
 ALLOWED = {"f25", "run"}  # a label; run.json
@@ -18,16 +17,11 @@ GENERATE = runpy.run_path(str(REPOSITORY / "docs" / "generate.py"))
 def test_generated_block_is_current(page, name):
     text = (REPOSITORY / page).read_text("utf-8")
     block = GENERATE["BLOCKS"][page, name]()
-    assert page_block.with_block(text, name, block) == text, "run `python docs/generate.py`"
-
-
-def test_with_block_requires_the_markers():
-    with pytest.raises(ValueError, match="no such block"):
-        page_block.with_block("text", "no such block", "")
+    assert GENERATE["with_block"](text, name, block) == text, "run `python docs/generate.py`"
 
 
 @pytest.mark.parametrize(
-    "package", sorted([*PACKAGE.glob("*/__init__.py"), *PACKAGE.glob("lab/*/__init__.py")])
+    "package", sorted(PACKAGE.glob("*/__init__.py"))
 )
 def test_package_docstring_names_its_modules(package):
     """Every `module`, `module.py` or `module.symbol` that it mentions is in the package."""

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from typing import Any
 
 import bucket_copies
-import odd_logs
 from fault_sandbox import LIMIT_SECONDS, STOP_LATER, Ended, Sandbox, Violation
 from forked_starts import environment as environment_of
 from training_runs import bits
@@ -41,32 +40,19 @@ ARGUMENTS = {
     "train": ("--config=run.py",),
     "prepare": ("--input=run.py", "--train-vocabulary=300", "--output=prepared"),
     "evaluate": ("--run=run",),
-    "readout": ("--run=run", "--max-error=9"),
     "generate": ("--run=run", "--tokens=5"),
     "export": ("--run=run", "--output=exported"),
     "runs": ("--run=run",),
-    "watch": ("--run=run",),
-    "report": ("--run=run",),
-    "forecast": ("--run=run",),
-    "sweep": ("--list",),
-    "leaderboard": ("--study=.", "--page=page.md"),
-    "compile": ("--config=run.py", "--topology=h100:1"),
-    "theory": ("risk",),
 }
 READERS = (
     ("runs", "--run=run", "--verify"),
     ("runs", "--run=."),
-    ("report", "--run=run"),
     ("evaluate", "--run=run"),
-    ("readout", "--run=run", "--max-error=9"),
     ("generate", "--run=run", "--tokens=5"),
     ("export", "--run=run", "--output=exported"),
 )
 
 WORKING = [
-    ["--csv=log.csv"],  # where a log has rates in which a law can be fitted
-    ["--csv=log.csv", "--decay=linear:0.0001"],
-    ["--csv=log.csv", "--schedule=constant:peak=1e-3"],
     ["--run=run", "--tokens=3", "--temperature=1e300"],
     ["--run=run", "--weights", 'mix:{"f25": 1}'],
 ]
@@ -77,28 +63,19 @@ KNOWN = [
         "max_steps=1", "model.num_layers=1", "model.hidden_size=1", "model.seq_len=1",
         "schedule.kind=cosine", "data.path=", "log.wandb_project=x",
     )),
-    *(("forecast", *x) for x in WORKING[:3]),
-    *(("forecast", "--csv=log.csv", x) for x in (
-        "--decay=cosine:0.99999999", "--schedule=constant:peak=1e-3,warmup=inf", "--output=",
-        "--schedule=constant:peak=1e-3,peak=2e-3", "--schedule=constant:peak=1e200", "--to=",
-    )),
     *((command, x) for command, options in {
-        "report": ("--run=", "--run=no"), "evaluate": ("--run=",), "generate": ("--run=",),
-        "watch": ("--run=",), "readout": ("--run=",), "export": ("--run=", "--run=run"),
-        "prepare": ("--input=", "--input=number.json"), "theory": ("", "--config="),
-        "leaderboard": ("--study=",), "sweep": ("--study=",), "train": ("", "--config="),
+        "evaluate": ("--run=",), "generate": ("--run=",), "export": ("--run=", "--run=run"),
+        "prepare": ("--input=", "--input=number.json"), "train": ("", "--config="),
     }.items() for x in options),
-    ("report", "--run=run", "--average=zz"),
     ("export", "--run=run", "--output=x", "--verify-python=x"),
     ("export", "--run=run", "--output="),
     ("prepare", "--input=number.json", "--train-vocabulary=300", "--output=x"),
-    ("sweep", "--list", "--jobs=5"),
     ("evaluate", "--run=run", "--tokens=abc"),
     ("evaluate", "--run=run", "--weights", 'mix:{"z": 1}'),
     ("evaluate", "--run=run", "--weights", 'mix:{"f25": 0.5, "f25": 1}'),
-    ("evaluate", *WORKING[4]),
+    ("evaluate", *WORKING[1]),
     ("generate", "--run=run", "--tokens=abc"),
-    ("generate", *WORKING[3]),
+    ("generate", *WORKING[0]),
 ]  # fmt: skip
 
 
@@ -153,24 +130,8 @@ def python(box: Sandbox) -> str:
     return f"{seed}: {ended.output.strip()[:200]}"
 
 
-def logs(box: Sandbox) -> str:
-    """A forecast of an odd log: numbers, or one line that says why not."""
-    (box.folder / "log.csv").write_text("\n".join(odd_logs.lines(box.draw)))
-    argv = odd_logs.options(box.draw)
-    ended = box.do("forecast", "--csv=log.csv", "--json", *argv)
-    if ended.status not in (0, 2) or (ended.errors and not ended.status):
-        raise Violation(f"{argv}: status {ended.status}: {ended.errors}")
-    if {"NaN", "Infinity"} & set(re.findall(r"\w+", ended.output)):
-        raise Violation(f"{argv}: {ended.output}")
-    return f"{argv}: status {ended.status}"
-
-
 def known(box: Sandbox) -> str:
     """A command that once ended with a traceback, a warning, or without the help of its words."""
-    column = box.draw.choice(("", ",1e-3", ",1e200", ",1e-300", ",5e-324"))
-    gap = box.draw.choice((50, 50, 1_000_000, 4_000_000))
-    rows = [f"{gap * i},{3 + 3 * i**-0.3}{column}" for i in range(1, 41)]
-    (box.folder / "log.csv").write_text("\n".join(["step,loss" + ",lr" * bool(column), *rows]))
     (box.folder / "number.json").write_text('{"text": 5}')
     command, *argv = box.draw.choice(KNOWN)
     ended = _try(box, command, *argv)
@@ -512,7 +473,6 @@ KINDS = {
     configuration: 4,
     options: 8,
     known: 3,
-    logs: 3,
     python: 3,
     bucket: 0.5,
     damage: 5,

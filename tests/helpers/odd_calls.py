@@ -14,7 +14,6 @@ import numpy as np
 
 from anytime_jax import api, averaging, schedules
 from anytime_jax.errors import InputError, RunError
-from anytime_lab.forecast import loss_csv, prior, run_forecast
 
 _VALUES = [
     *(None, True, False, 0, 1, -1, 2**31, 10**30, 0.5, float("nan"), float("inf"), 1e-320, "", " "),
@@ -143,16 +142,5 @@ def _rule(draw: random.Random) -> None:
             raise ArithmeticError(f"{rule}: {weight}, {kernel}")
 
 
-def _forecast(draw: random.Random) -> None:
-    steps = range(500, 20_001, 500)
-    losses = [2.5 + 30 / step**0.5 for step in steps]
-    with contextlib.suppress(*_ALLOWED_OF_LIBRARY):
-        rate = schedules.constant(3e-4, 400)
-        history = loss_csv.from_columns(_odd(draw, steps), losses, schedule=rate)
-        plan = run_forecast.DecayPlan(_odd(draw, "linear"), _odd(draw, 0.1))
-        to = [_odd(draw, 40_000)] if draw.random() < 0.7 else _odd(draw, [])
-        run_forecast.make_forecast(history, prior.general_prior(history), to, plan)
-
-
 _CALLS = [_load_config, _train, _open_run, _load, _evaluate, _generate, _schedule, _average]
-_CALLS += [_rule, _forecast]
+_CALLS += [_rule]

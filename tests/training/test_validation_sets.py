@@ -13,14 +13,13 @@ from tensorboardX.proto import event_pb2
 from training_runs import records, saved, start
 
 from anytime_jax import api, averaging
-from anytime_jax.commands import evaluate, readout
+from anytime_jax.commands import evaluate
 from anytime_jax.corpus.preparation import prepare
 from anytime_jax.corpus.sources import FileSource
 from anytime_jax.data.token_arrays import TokenReader
 from anytime_jax.errors import InputError
 from anytime_jax.models import decoder
 from anytime_jax.training.evaluator import make_evaluator
-from anytime_lab.readout import readout_search
 
 WEIGHTS = {"own": 3, "py-v1.2": 1}
 SHARES = {"own": 0.75, "py-v1.2": 0.25}
@@ -178,18 +177,10 @@ def test_difference_has_the_error_of_a_weighted_mean(run, dataset, other, comman
     assert f"{gap:+.4f} ± {variance**0.5:.4f}" in out
 
 
-def test_api_gives_the_mean_and_readout_selects_by_it(run, command, monkeypatch, tmp_path):
+def test_api_gives_the_mean(run):
     (values,) = [values for step, _, values in records(run) if step == 10]
     losses = api.evaluate(run, ["f25"])
     assert losses == pytest.approx({"f25": values["eval/f25/loss"]}, rel=1e-5)
-    monkeypatch.setattr(readout, "_POINTS", 3)
-    monkeypatch.setattr(readout_search, "_MAX_ITERATIONS", 1)
-    status, out, _ = command(readout, f"--run={run}", f"--output={tmp_path}", "--checkpoints=1")
-    assert status == 0
-    assert "validation of each set (weight): own (0.75) 40 tokens, py-v1.2 (0.25) 40 tokens" in out
-    (row,) = [line.split() for line in out.splitlines() if line.split()[:1] == ["last"]]
-    halves = (float(row[1]) + float(row[2])) / 2
-    assert halves == pytest.approx(values["eval/last/loss"], abs=1e-4)
 
 
 def test_sets_are_found_from_another_directory(dataset, other, tmp_path, monkeypatch, command):

@@ -1,0 +1,37 @@
+"""The examples in the docstrings of the laboratory: each public name of the theory has one."""
+
+import doctest
+import importlib
+import pkgutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import anytime_lab.optimizers
+from anytime_jax import averaging, optimizers, schedules
+from anytime_lab import theory
+
+# What the examples expect to be imported.
+NAMES = {"jax": jax, "jnp": jnp, "np": np, "optax": optax}
+NAMES |= {"averaging": averaging, "schedules": schedules, "optimizers": optimizers}
+NAMES |= {"theory": theory}
+MODULES = [
+    f"{package.__name__}.{module.name}"
+    for package in (theory, anytime_lab.optimizers)
+    for module in pkgutil.iter_modules(package.__path__)
+]
+
+
+@pytest.mark.parametrize("name", theory.__all__)
+def test_public_name_has_an_example(name):
+    assert ">>> " in getattr(theory, name).__doc__
+
+
+@pytest.mark.parametrize("name", ["anytime_lab.theory", *MODULES])
+def test_examples_run(name):
+    module = importlib.import_module(name)
+    names = NAMES | {name.rpartition(".")[2]: module}
+    assert doctest.testmod(module, extraglobs=names).failed == 0
