@@ -9,7 +9,7 @@ uses them, and anybody else's.
     >>> optimizer = optimizers.ScheduleFreeAdamW().transform(run)
     >>> opt_state = optimizer.init({"w": jnp.zeros(3)})
     >>> sorted(optimizers.readouts(opt_state))
-    ['ema']
+    ['x']
 """
 
 from anytime_jax.optimizers.adamw import AdamW

@@ -13,11 +13,12 @@ import pytest
 import anytime_lab.optimizers
 from anytime_jax import averaging, optimizers, schedules
 from anytime_lab import theory
+from anytime_lab.optimizers import amuse, pace
 
 # What the examples expect to be imported.
 NAMES = {"jax": jax, "jnp": jnp, "np": np, "optax": optax}
 NAMES |= {"averaging": averaging, "schedules": schedules, "optimizers": optimizers}
-NAMES |= {"theory": theory}
+NAMES |= {"theory": theory, "amuse": amuse, "pace": pace}
 MODULES = [
     f"{package.__name__}.{module.name}"
     for package in (theory, anytime_lab.optimizers)
@@ -32,6 +33,4 @@ def test_public_name_has_an_example(name):
 
 @pytest.mark.parametrize("name", ["anytime_lab.theory", *MODULES])
 def test_examples_run(name):
-    module = importlib.import_module(name)
-    names = NAMES | {name.rpartition(".")[2]: module}
-    assert doctest.testmod(module, extraglobs=names).failed == 0
+    assert doctest.testmod(importlib.import_module(name), extraglobs=NAMES).failed == 0

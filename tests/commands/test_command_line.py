@@ -1,7 +1,5 @@
 """Tests of the command line: commands by name, options, errors and exit statuses."""
 
-import pathlib
-import shlex
 import subprocess
 import sys
 import types

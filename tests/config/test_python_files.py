@@ -49,7 +49,9 @@ def folder(tmp_path, monkeypatch):
 
 def load(text):
     importlib.invalidate_caches()  # the files are a moment old
-    with python_files.execute(text, python_files.find("config", text, plugins.folders()[0])) as content:
+    with python_files.execute(
+        text, python_files.find("config", text, plugins.folders()[0])
+    ) as content:
         return content["get_config"]()
 
 

@@ -13,14 +13,11 @@ from jax.sharding import PartitionSpec
 from reference_decoders import OLMO
 
 from anytime_jax import averaging
-from anytime_jax.config import schema
 from anytime_jax.config.model import Olmo2, Qwen
 from anytime_jax.config.schema import MeshConfig
 from anytime_jax.distributed import sharding
-from anytime_jax.distributed.device_specs import DeviceSpec
 from anytime_jax.models import decoder
 from anytime_jax.training import step
-from configs import quickstart
 
 CONFIG = dataclasses.replace(
     OLMO, layers=2, width=16, mlp_width=32, length=6, vocab_size=20, embedding_rows=24

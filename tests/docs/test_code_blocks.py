@@ -1,113 +1,21 @@
-"""Code blocks of the documentation: a test runs each, or a mark says what it needs."""
-
-import os
-import pathlib
-import re
-import shutil
-import subprocess
-import sys
+"""Pages of the documentation: their code blocks, which a test runs, and their links."""
 
 import doc_blocks
+import page_checks
 import pytest
-from forked_starts import environment
+from page_runs import run_page, trained  # noqa: F401
 from paths import REPOSITORY
 
-# What a test of the documentation does not have.
-NEEDS = {
-    *("C4", "GPUs", "a TPU slice", "Slurm", "Kubernetes", "gcloud", "hours", "a package index"),
-    *("the compiler of a TPU or GPU", "PyTorch", "a public model", "the hub"),
-}
-# A line of an output does not begin like this.
-COMMAND = re.compile(
-    r"^(\$ |(\S*/)?python3?[\d.]* -|pip |make |git |pytest |anytime |sbatch |gcloud |kubectl "
-    r"|export [A-Z_]+=|[A-Z_]+=\S+ |launch/)",
-    re.MULTILINE,
-)
-# Pages that train the quickstart from its beginning; the others find it trained to 4x.
-BEGINNINGS = {"README.md", "docs/index.md", "docs/tutorials/first_run.md"}
-# test_library_page.py runs that page, whose blocks are several programs.
+# test_library_page.py runs this page, whose blocks are several programs.
 OTHERS = {"docs/library.md"}
-RUN = sorted(
-    {
-        block.page
-        for block in doc_blocks.BLOCKS
-        if block.language in ("bash", "python") and not block.mark
-        if doc_blocks.name_of(block.page) not in OTHERS
-    }
-)
-
-
-def block_id(block):
-    return str(block)
-
-
-@pytest.mark.parametrize("block", doc_blocks.BLOCKS, ids=block_id)
-def test_block_is_run_or_says_what_it_needs(block):
-    assert block.language in ("", "bash", "python", "mermaid"), "write commands as bash"
-    if not block.language:
-        assert not COMMAND.search(block.code), "these are commands: write bash after the ticks"
-        assert not block.mark, "an output has no mark"
-    if block.mark == "needs":
-        assert {*block.reason.split(", ")} <= NEEDS
-    if block.mark == "run by":
-        assert (REPOSITORY / block.reason).exists()
+RUN = [x for x in doc_blocks.pages_to_run(doc_blocks.PAGES) if doc_blocks.name_of(x) not in OTHERS]
 
 
 @pytest.mark.parametrize("page", doc_blocks.PAGES, ids=doc_blocks.name_of)
-def test_every_mark_is_that_of_a_block(page):
-    marks = len(re.findall(r"^ *<!-- *(?:needs|run by)\b", page.read_text("utf-8"), re.M))
-    assert marks == sum(bool(block.mark) for block in doc_blocks.read_blocks(page))
-
-
-def write_executable(path: pathlib.Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    path.chmod(0o755)
-
-
-def make_checkout(folder: pathlib.Path) -> None:
-    """A copy of the repository with an environment, a smaller quickstart and some text.
-
-    The environment is that of the tests: `pip` and `python -m venv` do nothing in it.
-    """
-    for name in ("configs", "launch", "docs"):
-        shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("figures"))
-    for name in ("Makefile", "pyproject.toml"):
-        shutil.copy(REPOSITORY / name, folder)
-    quickstart = folder / "configs" / "quickstart.py"
-    quickstart.write_text(doc_blocks.shorten(quickstart.read_text()))
-    python = f'#!/bin/sh\n[ "$1 $2" = "-m venv" ] || exec "{sys.executable}" "$@"\n'
-    for name, program in {"python": python, "python3": python, "pip": "#!/bin/sh\n"}.items():
-        write_executable(folder / ".venv" / "bin" / name, program)
-    (folder / ".venv" / ".installed").touch()
-    write_text(folder / "my_text")
-
-
-def write_text(folder: pathlib.Path) -> None:
-    """Files of text: the language reference that comes with Python."""
-    from pydoc_data.topics import topics
-
-    folder.mkdir()
-    for i, text in enumerate(topics.values()):
-        (folder / f"{i}.txt").write_text(text, "utf-8")
-
-
-def run_program(arguments, folder):
-    paths = {"PATH": f"{folder}/.venv/bin:{os.environ['PATH']}", "HOME": str(folder / "home")}
-    done = subprocess.run(
-        arguments, cwd=folder, env=environment() | paths, text=True, timeout=1_800,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-3_000:]
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A checkout in which the quickstart has been trained."""
-    folder = tmp_path_factory.mktemp("checkout") / "anytime_jax"
-    make_checkout(folder)
-    run_program(["make", "quickstart"], folder)
-    return folder
+@pytest.mark.parametrize("check", page_checks.CHECKS)
+def test_page(page, check, monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+    check(page)
 
 
 def is_slow(page):
@@ -118,12 +26,4 @@ def is_slow(page):
     "page", [pytest.param(x, marks=is_slow(x), id=doc_blocks.name_of(x)) for x in RUN]
 )
 def test_page_runs(page, tmp_path, request):
-    folder = tmp_path / "anytime_jax"
-    if doc_blocks.name_of(page) in BEGINNINGS:
-        make_checkout(folder)
-    else:
-        shutil.copytree(request.getfixturevalue("trained"), folder, symlinks=True)
-    if commands := doc_blocks.runnable(page, "bash"):
-        run_program(["bash", "-euxo", "pipefail", "-c", commands], folder)
-    if program := doc_blocks.runnable(page, "python"):
-        run_program(["python", "-c", program], folder)
+    run_page(page, tmp_path / "anytime_jax", request)

@@ -46,10 +46,3 @@ def test_readme_library_example_runs():
     scope["opt_state"] = scope["optimizer"].init({"w": jnp.ones(3)})
     exec(after, scope)
     assert scope["averaged"]["w"].shape == (3,)
-
-
-def test_theory_example_runs():
-    *lines, last = read_example("docs/theory.md").replace("1_000, 100_000", "1_000").splitlines()
-    scope: dict = {}
-    exec("\n".join([*lines, f"excess = {last}"]), scope)
-    assert scope["excess"].shape == (1, 1)

@@ -7,7 +7,6 @@ import runpy
 import pytest
 from paths import REPOSITORY
 
-
 PACKAGE = REPOSITORY / "anytime_jax"
 ALLOWED = {"f25", "run"}  # a label; run.json
 GENERATE = runpy.run_path(str(REPOSITORY / "docs" / "generate.py"))
@@ -20,9 +19,7 @@ def test_generated_block_is_current(page, name):
     assert GENERATE["with_block"](text, name, block) == text, "run `python docs/generate.py`"
 
 
-@pytest.mark.parametrize(
-    "package", sorted(PACKAGE.glob("*/__init__.py"))
-)
+@pytest.mark.parametrize("package", sorted(PACKAGE.glob("*/__init__.py")))
 def test_package_docstring_names_its_modules(package):
     """Every `module`, `module.py` or `module.symbol` that it mentions is in the package."""
     docstring = ast.get_docstring(ast.parse(package.read_text("utf-8"))) or ""

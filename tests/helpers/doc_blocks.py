@@ -9,6 +9,7 @@ A comment on the line before a block says why no test of the pages runs it:
 import dataclasses
 import pathlib
 import re
+from collections.abc import Iterable
 
 from paths import REPOSITORY
 
@@ -17,6 +18,7 @@ _FILES = (
     *(REPOSITORY / "docs").rglob("*.md"),
     *(REPOSITORY / "tests").rglob("*.md"),
 )
+LABORATORY = REPOSITORY / "lab"
 # The configuration of the quickstart in the tests of pages: 40 updates to 1x.
 _SHORTER = {
     "config.batch_size = 32": "config.batch_size = 8",
@@ -26,6 +28,7 @@ _SHORTER = {
     "tokens = 32_768": "tokens = 2_048",
 }
 PAGES = sorted(page for page in _FILES if not page.with_suffix(".ipynb").exists())
+PAGES_OF_LABORATORY = sorted(LABORATORY.rglob("*.md"))
 MARK = r"<!-- (needs|run by): ([^>]+?) -->"
 _BLOCK = re.compile(rf"(?:^{MARK}\n)?^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
@@ -60,13 +63,15 @@ def read_blocks(page: pathlib.Path) -> list[Block]:
     ]
 
 
-BLOCKS = [block for page in PAGES for block in read_blocks(page)]
-
-
 def runnable(page: pathlib.Path, language: str) -> str:
     """Returns the code that a test of the page runs, in one program."""
-    mine = (block for block in BLOCKS if block.page == page and block.language == language)
+    mine = (block for block in read_blocks(page) if block.language == language)
     return "\n".join(block.code for block in mine if not block.mark)
+
+
+def pages_to_run(pages: Iterable[pathlib.Path]) -> list[pathlib.Path]:
+    """Returns the pages with a block that a test of the page runs."""
+    return [page for page in pages if runnable(page, "bash") or runnable(page, "python")]
 
 
 def shorten(quickstart: str) -> str:

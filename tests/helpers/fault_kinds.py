@@ -7,7 +7,6 @@ AssertionError where a promise is not kept.
 import json
 import os
 import pathlib
-import re
 import shutil
 import signal
 import subprocess

@@ -167,7 +167,7 @@ def test_activations_and_their_changes_do_not_depend_on_the_width():
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "optimizer", "rate"), CASES)
 def test_the_same_up_to_a_width_of_1024(kind, optimizer, rate):
-    # The first change of Llama's logits has a slope of -0.057 (docs/evidence/width.md).
+    # The first change of Llama's logits has a slope of -0.057 (lab/evidence/width.md).
     assert measure(kind, optimizer, "mup", rate).largest < (0.06 if kind is Llama else 0.05)
 
 

@@ -19,7 +19,7 @@ from anytime_lab.leaderboard import leaderboard, leaderboard_markdown
 from anytime_lab.study import study_files
 from anytime_lab.study.results import Results
 
-EXAMPLES = ("--study=docs/evidence/laptop --page=leaderboard.md",)
+EXAMPLES = ("--study=lab/evidence/laptop --page=leaderboard.md",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

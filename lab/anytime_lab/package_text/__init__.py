@@ -1,6 +1,6 @@
 """Text of pinned packages: training sets and validation sets without near-duplicates.
 
-`python -m anytime_lab.package_text --output=DIR` downloads the archives that `packages.csv`
+`python -m anytime_jax package-text --output=DIR` downloads the archives that `packages.csv`
 lists, reads Python sources and English documentation out of them, removes what is repeated, and
-prepares datasets. docs/evidence/package_text.md has the packages and what was measured.
+prepares datasets. lab/evidence/package_text.md has the packages and what was measured.
 """

@@ -1,6 +1,6 @@
 """Weight decay without a horizon: one share of the run, a fixed decay or none, at every budget.
 
-    python -m anytime_lab.package_text --output=runs/data/packages
+    python -m anytime_jax package-text --output=runs/data/packages
     python -m anytime_jax sweep --study=decays --run --jobs=2
 
 The leaderboard's decoder at a constant rate, 1x to 8x, with no decay of the matrices, three fixed
@@ -10,7 +10,7 @@ inverse square root has no decay; AdamW's cosine has a run for each budget, peak
 Four of AdamW are repeated with two fresh seeds.
 
 Cost:   1.1B tokens: five hours of two idle CPU cores.
-Result: docs/evidence/decay.md
+Result: lab/evidence/decay.md
 """
 
 from collections.abc import Sequence

@@ -9,7 +9,7 @@ edge; decays to 0; and a second seed, of weights and data, for the selected sett
 the noise of the differences.
 
 Cost:   about three hours on two shared CPU cores.
-Result: docs/evidence/laptop/
+Result: lab/evidence/laptop/
 """
 
 from ml_collections import ConfigDict

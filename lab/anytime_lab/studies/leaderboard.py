@@ -1,6 +1,6 @@
 """The leaderboard: horizon-free methods against the tuned cosine, on packages never trained on.
 
-    python -m anytime_lab.package_text --output=runs/data/packages
+    python -m anytime_jax package-text --output=runs/data/packages
     python -m anytime_jax sweep --study=leaderboard --run --jobs=2
 
 The decoder of the laptop study on the source code of 41 packages, 1x to 4x, of which nothing is
@@ -10,7 +10,7 @@ cosine, which is a run of its own there, and in all for a method without a horiz
 factor of sqrt(2) apart, and at the middle one another warmup, a weight decay, and both.
 
 Cost:   771M tokens: three hours of two idle CPU cores.
-Result: docs/evidence/leaderboard.md, with the command that writes it
+Result: lab/evidence/leaderboard.md, with the command that writes it
 """
 
 import dataclasses

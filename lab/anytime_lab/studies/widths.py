@@ -1,6 +1,6 @@
 """Does the best peak move with the width? Decoders of width 64, 128 and 256 at equal tokens.
 
-    python -m anytime_lab.package_text --output=runs/data/packages
+    python -m anytime_jax package-text --output=runs/data/packages
     python -m anytime_jax sweep --study=widths --run --jobs=2
 
 A constant rate to 2x of the leaderboard's budget, 3.93M tokens, read out through f12.5 and f25,
@@ -9,7 +9,7 @@ where the two are the same. Five peaks a factor of sqrt(2) apart around the best
 AdamW for two seeds. At width 512, four peaks. AdamW's cosine to the same budget under "mup".
 
 Cost:   393M tokens, 2.6e15 FLOPs: about five hours of two idle CPU cores.
-Result: docs/evidence/width.md
+Result: lab/evidence/width.md
 """
 
 from typing import Any
