@@ -14,7 +14,7 @@ SOURCES := anytime_jax benchmarks configs tests
 # glibc: back large arrays with huge pages. On a CPU an update of benchmarks/small.py takes 62 ms, not 83.
 HUGE_PAGES := GLIBC_TUNABLES=glibc.malloc.hugetlb=1
 
-.PHONY: quickstart test test-all test-faults test-py312 test-compilers lint format docs compilers dist constraints clean help
+.PHONY: quickstart test test-all test-faults test-py312 test-compilers lint format golden docs compilers dist constraints clean help
 
 help:  ## Show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -48,6 +48,9 @@ lint: $(VENV)/.installed-dev  ## Check style, types, scripts and the layering
 format: $(VENV)/.installed-dev  ## Format the sources
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
+
+golden: $(VENV)/.installed-dev  ## Write what tests/golden has of the shipped runs: their settings and parameters
+	PYTHONPATH=.:tests/helpers JAX_PLATFORMS=cpu $(BIN)/python tests/helpers/golden.py
 
 docs: $(VENV)/.installed-docs  ## Build the documentation as a site, in site/
 	$(BIN)/jupyter-nbconvert --log-level=WARN --to=markdown docs/tutorials/anytime_run.ipynb
