@@ -148,6 +148,19 @@ def segments(run_dir: str | Path) -> list[Path]:
     return sorted((path for path in files if path.stem.isdecimal()), key=lambda p: int(p.stem))
 
 
+def read_starts(run_dir: str | Path) -> list[dict[str, Any]]:
+    """Returns the header of the first segment of every start, in order, as far as it is valid.
+
+    It has the step "from_step", and what the start recorded, such as "devices".
+    """
+    starts: dict[Any, dict[str, Any]] = {}
+    for segment in filter(is_regular_file, segments(run_dir)):
+        with contextlib.suppress(ValueError, TypeError):
+            header = dict(parse_json(segment.read_bytes().partition(b"\n")[0]))
+            starts.setdefault(header.get("started", segment), header)
+    return [x for x in starts.values() if type(x.get("from_step")) is int]
+
+
 def last_change(run_dir: str | Path) -> tuple[float, int]:
     """Returns the time of the last write to the records, in seconds since 1970, and their size.
 

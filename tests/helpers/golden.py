@@ -140,13 +140,14 @@ def _updates(config):
     signs = np.broadcast_to(signs[:, None] * signs, (2, 2, 2, 2))
 
     def update(parameter, gradient):
-        shapes = decoder.param_shapes(config.model)
-        params, grads = (jax.tree.map(lambda _: x, shapes) for x in (parameter, gradient))
+        structure = jax.tree.structure(decoder.param_shapes(config.model))
+        params, grads = (
+            jax.tree.unflatten(structure, [x] * structure.num_leaves) for x in (parameter, gradient)
+        )
         extra = {"value": 1.0, "grad_norm": 1e-9, "time": 1, "span": 1}
         updates, _ = optimizer.update(grads, optimizer.init(params), params, **extra)
-        return {
-            x: np.sqrt(np.mean(np.square(y))) / _RATE for x, y in flatten_by_name(updates).items()
-        }
+        sizes = jax.tree.map(lambda x: np.sqrt(np.mean(np.square(x))) / _RATE, updates)
+        return flatten_by_name(sizes)
 
     ones, zeros = jnp.ones_like(signs), jnp.zeros_like(signs)
     return update(ones, zeros), update(zeros, jnp.asarray(signs))
