@@ -14,7 +14,7 @@ SOURCES := anytime_jax benchmarks configs tests
 # glibc: back large arrays with huge pages. On a CPU an update of benchmarks/small.py takes 62 ms, not 83.
 HUGE_PAGES := GLIBC_TUNABLES=glibc.malloc.hugetlb=1
 
-.PHONY: quickstart test test-all test-faults test-py312 test-compilers lint format golden docs compilers dist constraints clean help
+.PHONY: quickstart test test-all test-faults test-py312 test-compilers lint lint-style lint-types lint-scripts lint-layers format golden docs compilers dist constraints clean help
 
 help:  ## Show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -38,11 +38,20 @@ test-py312: $(VENV312)/.installed-dev  ## Run the default tests on Python 3.12 w
 test-compilers: compilers  ## Compile small updates for absent devices, and hold their costs to those recorded
 	$(BIN)/python -m benchmarks.program_costs
 
-lint: $(VENV)/.installed-dev  ## Check style, types, scripts and the layering
+lint: lint-style lint-types lint-scripts lint-layers  ## Check style, types, scripts, workflows and the layering
+
+lint-style: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
+
+lint-types: $(VENV)/.installed-dev
 	$(BIN)/pyright
+
+lint-scripts: $(VENV)/.installed-dev
 	$(BIN)/shellcheck launch/*.sh launch/*.sbatch
+	$(BIN)/actionlint
+
+lint-layers: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest tests/test_layering.py
 
 format: $(VENV)/.installed-dev  ## Format the sources
