@@ -5,7 +5,7 @@ PYTHON312 ?= python3.12
 VENV ?= .venv
 VENV312 ?= .venv312
 BIN := $(VENV)/bin
-# Versions of all packages; `make CONSTRAINTS= test` installs the newest ones that pyproject.toml allows.
+# Versions of all packages; without them, the newest that pyproject.toml allows: `make CONSTRAINTS= VENV=.venv-newest test`.
 CONSTRAINTS ?= constraints.txt
 # Also for what pip builds: newer versions of pip read the second name, older ones the first.
 PIP_INSTALL = PIP_CONSTRAINT=$(CONSTRAINTS) PIP_BUILD_CONSTRAINT=$(CONSTRAINTS) \
