@@ -5,11 +5,16 @@ PYTHON312 ?= python3.12
 VENV ?= .venv
 VENV312 ?= .venv312
 BIN := $(VENV)/bin
+# Versions of all packages; without them, the newest that pyproject.toml allows: `make CONSTRAINTS= VENV=.venv-newest test`.
+CONSTRAINTS ?= constraints.txt
+# Also for what pip builds: newer versions of pip read the second name, older ones the first.
+PIP_INSTALL = PIP_CONSTRAINT=$(CONSTRAINTS) PIP_BUILD_CONSTRAINT=$(CONSTRAINTS) \
+  $(1)/bin/pip install --quiet --disable-pip-version-check
 SOURCES := anytime_jax benchmarks configs tests
 # glibc: back large arrays with huge pages. On a CPU an update of benchmarks/small.py takes 62 ms, not 83.
 HUGE_PAGES := GLIBC_TUNABLES=glibc.malloc.hugetlb=1
 
-.PHONY: quickstart test test-all test-faults test-py312 test-compilers lint format docs compilers clean help
+.PHONY: quickstart test test-all test-faults test-py312 test-compilers lint lint-style lint-types lint-scripts lint-layers format golden docs compilers dist constraints clean help
 
 help:  ## Show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -33,16 +38,28 @@ test-py312: $(VENV312)/.installed-dev  ## Run the default tests on Python 3.12 w
 test-compilers: compilers  ## Compile small updates for absent devices, and hold their costs to those recorded
 	$(BIN)/python -m benchmarks.program_costs
 
-lint: $(VENV)/.installed-dev  ## Check style, types, scripts and the layering
+lint: lint-style lint-types lint-scripts lint-layers  ## Check style, types, scripts, workflows and the layering
+
+lint-style: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
+
+lint-types: $(VENV)/.installed-dev
 	$(BIN)/pyright
+
+lint-scripts: $(VENV)/.installed-dev
 	$(BIN)/shellcheck launch/*.sh launch/*.sbatch
+	$(BIN)/actionlint
+
+lint-layers: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest tests/test_layering.py
 
 format: $(VENV)/.installed-dev  ## Format the sources
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
+
+golden: $(VENV)/.installed-dev  ## Write what tests/golden has of the shipped runs: their settings and parameters
+	PYTHONPATH=.:tests/helpers JAX_PLATFORMS=cpu $(BIN)/python tests/helpers/golden.py
 
 docs: $(VENV)/.installed-docs  ## Build the documentation as a site, in site/
 	$(BIN)/jupyter-nbconvert --log-level=WARN --to=markdown docs/tutorials/anytime_run.ipynb
@@ -50,34 +67,50 @@ docs: $(VENV)/.installed-docs  ## Build the documentation as a site, in site/
 
 compilers: .venv-tpu/.installed .venv-cuda/.installed  ## The compilers for TPUs and GPUs (2.7 GB)
 
+# What is not asked to change stays as it is; `make constraints UPGRADE=--upgrade` takes all that is new.
+PROJECTS := '-e .[dev,docs,gpu,release,tpu]' $(if $(wildcard lab/pyproject.toml),'-e lab')
+dist: $(VENV)/.installed-release  ## Build the distributions as they are uploaded, in dist/, and check them
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+
+constraints: $(VENV)/.installed-release  ## Write constraints.txt, the versions that are installed and tested
+	printf '%s\n' $(PROJECTS) | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
+	  --fork-strategy fewest --no-annotate --no-emit-package anytime_jax --no-emit-package anytime_lab \
+	  --custom-compile-command 'make constraints' $(UPGRADE) - -o constraints.txt >/dev/null
+
 clean:  ## Remove the virtual environments; runs and data stay
 	rm -rf $(VENV) $(VENV312) .venv-tpu .venv-cuda .venv-maxtext site .cache
 
 # The first command of a recipe fails early and says what to do where Python is too old or bare.
-$(VENV)/.installed: pyproject.toml
+$(VENV)/.installed: pyproject.toml $(CONSTRAINTS)
 	$(call make_venv,$(PYTHON),$(VENV))
-	$(VENV)/bin/pip install --quiet --disable-pip-version-check -e .
+	$(call PIP_INSTALL,$(VENV)) -e .
 	touch $@
 
-$(VENV)/.installed-dev: pyproject.toml
+$(VENV)/.installed-dev: pyproject.toml $(CONSTRAINTS)
 	$(call make_venv,$(PYTHON),$(VENV))
-	$(VENV)/bin/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(call PIP_INSTALL,$(VENV)) -e '.[dev]'
 	touch $(VENV)/.installed $@
 
 $(VENV)/.installed-docs: $(VENV)/.installed
-	$(VENV)/bin/pip install --quiet --disable-pip-version-check -e '.[docs]'
+	$(call PIP_INSTALL,$(VENV)) -e '.[docs]'
 	touch $@
 
-$(VENV312)/.installed-dev: pyproject.toml
+$(VENV)/.installed-release: $(VENV)/.installed
+	$(call PIP_INSTALL,$(VENV)) -e '.[release]'
+	touch $@
+
+$(VENV312)/.installed-dev: pyproject.toml $(CONSTRAINTS)
 	$(call make_venv,$(PYTHON312),$(VENV312))
-	$(VENV312)/bin/pip install --quiet --disable-pip-version-check -e '.[dev]' 'jax==0.11.*'
+	$(call PIP_INSTALL,$(VENV312)) -e '.[dev]'
 	touch $@
 
 .venv-tpu/.installed: EXTRA := tpu
 .venv-cuda/.installed: EXTRA := cuda12
-.venv-%/.installed: pyproject.toml
+.venv-%/.installed: pyproject.toml $(CONSTRAINTS)
 	$(call make_venv,$(PYTHON),.venv-$*)
-	.venv-$*/bin/pip install --quiet --disable-pip-version-check -e . 'jax[$(EXTRA)]'
+	$(call PIP_INSTALL,.venv-$*) -e . 'jax[$(EXTRA)]'
 	touch $@
 
 define make_venv

@@ -45,7 +45,7 @@ setup)
     tar -xzf anytime_jax.tar.gz -C anytime_jax
     cd anytime_jax
     $python -m venv .venv
-    .venv/bin/pip install --quiet -e '.[tpu,gcs]'"
+    .venv/bin/pip install --quiet -c constraints.txt -e '.[tpu,gcs]'"
   ;;
 run)
   (($#)) || fail "give the arguments of the run: --config=FILE, --config.run_dir=gs://... and --config.data.path=gs://..."

@@ -147,6 +147,19 @@ def segments(run_dir: str | Path) -> list[Path]:
     return sorted((path for path in files if path.stem.isdecimal()), key=lambda p: int(p.stem))
 
 
+def read_starts(run_dir: str | Path) -> list[dict[str, Any]]:
+    """Returns the header of the first segment of every start, in order, as far as it is valid.
+
+    It has the step "from_step", and what the start recorded, such as "devices".
+    """
+    starts: dict[Any, dict[str, Any]] = {}
+    for segment in filter(is_regular_file, segments(run_dir)):
+        with contextlib.suppress(ValueError, TypeError):
+            header = dict(parse_json(segment.read_bytes().partition(b"\n")[0]))
+            starts.setdefault(header.get("started", segment), header)
+    return [x for x in starts.values() if type(x.get("from_step")) is int]
+
+
 def _parse(segment: Path, warn: Callable[[str], None]) -> Iterator[int | Row]:
     """Yields the step from which a segment starts, then its rows, as far as they are valid."""
     if not is_regular_file(segment):  # reading a pipe could wait forever

@@ -1,14 +1,18 @@
 """List runs and their checkpoints, and verify them.
 
-The run may be training. Nothing in its directory is changed, except for `verified.json`, a note of
-the verified checkpoints. The exit status is 1 if a checkpoint is damaged.
+With `--describe`, prints what a report of a problem needs too. The run may be training. Nothing in
+its directory is changed, except for `verified.json`, a note of the verified checkpoints. The exit
+status is 1 if a checkpoint is damaged.
 """
 
 import argparse
 import dataclasses
 import datetime
 import hashlib
+import importlib.metadata
 import json
+import os
+import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +20,7 @@ from typing import Any
 
 from rich.console import Console
 
+from anytime_jax import __version__
 from anytime_jax.averaging import LIVE, label_order
 from anytime_jax.checkpoints import (
     checkpoint_listing,
@@ -29,9 +34,11 @@ from anytime_jax.checkpoints.metric_records import (
     count_before,
     describe_missing,
     read_records,
+    read_starts,
 )
 from anytime_jax.commands import command_line
 from anytime_jax.commands.rich_console import open_console
+from anytime_jax.config import fields, schema
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.storage.atomic import atomic_write
@@ -39,12 +46,20 @@ from anytime_jax.storage.files import find_named, list_files
 from anytime_jax.storage.json_files import load_json
 from anytime_jax.tables import Column, Table, numbers
 
-EXAMPLES = ("", "--run=runs/quickstart --verify")
+EXAMPLES = (
+    "",
+    "--run=runs/quickstart --verify",
+    "--run=runs/quickstart --describe",
+)
 
 # File in the run directory: for each verified checkpoint, the time and a hash of file metadata.
 NOTE = "verified.json"
 _REMOVAL_SECONDS = 0.5  # seconds within which a removal in progress deletes a file
 _RUNS = Path("runs")
+# What a description has of this machine: packages that compute or store, and what steers them.
+_PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "tensorstore", "grain", "numpy")
+_VARIABLES = ("JAX_", "XLA_", "LIBTPU_", "NCCL_", "CUDA_VISIBLE_DEVICES")
+_LAST = 5  # starts and rows of the records that it has
 _KINDS = {
     "half-written": "half-written: a save in progress, or cut short by a kill",
     "set aside": "set aside as damaged",
@@ -64,13 +79,26 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="run directories, or directories above them (default: runs)",
     )
     add("--verify", action="store_true", help="compare the checksum of every saved array")
+    add(
+        "--describe",
+        action="store_true",
+        help="also print versions, devices, changed settings and the last records, for a report "
+        "of a problem",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints all runs; returns 1 if a checkpoint is damaged."""
     console = open_console()
     runs = [run for folder in arguments.run or [_RUNS] for run in _find_runs(folder)]
-    damaged = [_show(run, arguments.verify, console) for run in runs]
+    if arguments.describe:
+        for line in _describe_machine():
+            console.print(line)
+    damaged = []
+    for run in runs:
+        damaged.append(_show(run, arguments.verify, console))
+        for line in _describe_history(run) if arguments.describe else ():
+            console.print(f"  {line}")
     return 1 if any(damaged) else 0
 
 
@@ -143,6 +171,53 @@ def _describe_stages(run_dir: Path) -> Iterator[str]:
             yield f"stages changed at step {change['step']:,}; they were {was}"
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return  # the line before says that the file is damaged
+
+
+def _describe_machine() -> Iterator[str]:
+    """Versions of this machine, and the environment variables that steer JAX.
+
+    The devices are those that a run has recorded: asking JAX would take memory of a device on which
+    a run may be training.
+    """
+    yield f"anytime_jax {__version__}, Python {platform.python_version()}, {platform.platform()}"
+    yield ", ".join(f"{x} {importlib.metadata.version(x)}" for x in _PACKAGES)
+    yield from (f"{x}={y}" for x, y in sorted(os.environ.items()) if x.startswith(_VARIABLES))
+
+
+def _describe_history(run_dir: Path) -> Iterator[str]:
+    """The last starts of a run, the settings that are not the default, and the last records."""
+    for start in read_starts(run_dir)[-_LAST:]:
+        facts = (f"{x} {start[x]}" for x in ("started", "devices", "version", "jax") if x in start)
+        yield f"start at step {start['from_step']:,}: {', '.join(facts)}"
+    try:
+        settings = dict(load_json(run_dir / run_directory.RUN_FILE)["config"])
+    except (OSError, ValueError, KeyError, TypeError):
+        settings = {}  # the first line says that the file is damaged
+    try:
+        changes, title = _changed_settings(settings), "settings that are not the default:"
+    except (ValueError, KeyError, TypeError) as error:
+        changes, title = fields.flatten(settings), f"all settings ({error}):"
+    yield from [title] if changes else []
+    yield from (f"  {name} = {value!r}" for name, value in changes.items())
+    yield f"the last rows of its records, of {_LAST} at most:"
+    for row in read_records(run_dir)[-_LAST:]:
+        values = ", ".join(f"{name} {value:.6g}" for name, value in row.values.items())
+        yield f"  step {row.step:,}: {values}"
+
+
+def _changed_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of a run that differ from the default of their kind, by name.
+
+    A class that they name is not imported: only classes of this package are.
+    """
+    kinds = {group: {"kind": settings[group]["kind"]} for group in ("model", "optimizer")}
+    required = {"name": settings["name"], "schedule": settings["schedule"]}
+    given, default = (
+        fields.flatten(fields.to_dict(fields.read(schema.Settings, x)))
+        for x in (settings, {**required, **kinds})
+    )
+    always = ("name", "schedule.", "model.kind", "optimizer.kind")
+    return {x: y for x, y in given.items() if default.get(x) != y or x.startswith(always)}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,7 @@ import hypothesis.strategies as st
 import pytest
 
 from anytime_jax import __version__
+from anytime_jax.checkpoints import metric_records
 from anytime_jax.checkpoints.metric_records import RecordWriter, Row, last_change, read_records
 
 HEADER = f'{{"format_version": 1, "segment": 0, "from_step": 0, "version": "{__version__}"}}'
@@ -130,6 +131,19 @@ def test_segment_of_another_format_is_skipped_with_a_warning(tmp_path, header):
     steps, (warning,) = steps_and_warnings(tmp_path)
     assert steps == [2, 4]
     assert "line 1" in warning
+
+
+def test_starts_are_listed_once_each(tmp_path, monkeypatch):
+    monkeypatch.setattr(metric_records, "_SEGMENT_BYTES", 300)  # a start has several segments
+    for step, started in ((0, "first"), (5, "second")):
+        writer = RecordWriter(tmp_path, step, {"started": started})
+        for i in range(step, step + 10):
+            writer.write(i, i, {"train/loss": 1.0})
+        writer.close()
+    assert len(metric_records.segments(tmp_path)) > 4
+    (tmp_path / "records" / "0099.jsonl").write_text("[1]\n")
+    starts = metric_records.read_starts(tmp_path)
+    assert [(x["started"], x["from_step"]) for x in starts] == [("first", 0), ("second", 5)]
 
 
 def test_segment_of_another_version_is_read_with_a_warning(tmp_path):

@@ -2,10 +2,13 @@
 
 import json
 import pathlib
+import platform
 import shutil
 
+import jax
 import pytest
 
+from anytime_jax import __version__
 from anytime_jax.checkpoints import checkpoint_reader
 from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.commands import runs
@@ -158,3 +161,37 @@ def test_run_without_checkpoints_is_listed(tmp_path, command):
     status, out, _ = command(runs, f"--run={tmp_path}")
     assert status == 0
     assert "no checkpoint yet" in out
+
+
+def test_description_has_versions_devices_changed_settings_and_the_last_records(
+    run, command, monkeypatch
+):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_some_flag=1")
+    before = contents(run)
+    status, out, err = command(runs, f"--run={run}", "--describe")
+    assert (status, err) == (0, "")
+    assert contents(run) == before
+    for text in (
+        f"anytime_jax {__version__}, Python {platform.python_version()}, ",
+        f"jax {jax.__version__}, ",
+        "\nXLA_FLAGS=--xla_some_flag=1\n",
+        f"devices 1 x cpu, version {__version__}, jax {jax.__version__}\n",
+        "  model.width = 16\n",
+        "  schedule.warmup = '3 steps'\n",
+    ):
+        assert text in out
+    assert "optimizer.b1" not in out  # it is the default
+    last = read_records(run)[-1]
+    for name, value in last.values.items():
+        assert f"{name} {value:.6g}" in out.partition("  step 20: ")[2]
+
+
+def test_description_of_a_run_with_a_class_that_is_not_trusted_has_all_settings(run, command):
+    about = json.loads((run / "run.json").read_text())
+    about["config"]["optimizer"]["kind"] = "package_of_mine:Descent"
+    (run / "run.json").write_text(json.dumps(about))
+    status, out, _ = command(runs, f"--run={run}", "--describe")
+    assert status == 0
+    assert "all settings (config.optimizer.kind = 'package_of_mine:Descent' is a class" in out
+    assert "  optimizer.b1 = 0.9\n" in out
+    assert "  step 20: " in out

@@ -238,7 +238,9 @@ def test_slice_is_set_up_from_committed_files(tpu_vm, bin_path, tmp_path):
         host = tmp_path / f"host-{i}" / "anytime_jax"
         assert (host / "pyproject.toml").exists()
         assert (host / "venv.txt").read_text() == "-m venv .venv\n"
-        assert (host / "pip.txt").read_text() == "install --quiet -e .[tpu,gcs]\n"
+        assert (host / "pip.txt").read_text() == (
+            "install --quiet -c constraints.txt -e .[tpu,gcs]\n"
+        )
 
 
 def test_slice_needs_name_and_action(start, tpu_vm):
@@ -329,7 +331,9 @@ def test_image_has_the_files_of_a_run():
     assert {f"!{name}" for name in copied} == {line for line in sent if line.startswith("!")}
     assert {"anytime_jax", "configs", "launch"} <= set(copied)
     assert all((REPOSITORY / name).exists() for name in copied)
-    (install,) = re.findall(r'^RUN pip install --no-cache-dir "(.*)"$', text, re.MULTILINE)
+    (install,) = re.findall(
+        r'^RUN pip install --no-cache-dir --constraint constraints.txt "(.*)"$', text, re.MULTILINE
+    )
     assert install == ".[gcs${EXTRAS:+,$EXTRAS}]"
     assert text.rindex("\nUSER ") < text.index("\nENTRYPOINT ")
     assert 'ENTRYPOINT ["python", "-m", "anytime_jax.main"]' in text
