@@ -1,14 +1,11 @@
 """The wheel: what it holds, and that it works outside the repository."""
 
 import shutil
-import subprocess
-import sys
 import tomllib
 
 import pytest
+import wheels
 from paths import REPOSITORY
-
-SOURCES = ("pyproject.toml", "README.md", "LICENSE", "anytime_jax", "configs")
 
 
 def test_every_package_is_in_the_wheel():
@@ -20,75 +17,44 @@ def test_every_package_is_in_the_wheel():
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """A folder into which a wheel of the package is installed."""
+def environment(tmp_path_factory):
     pytest.importorskip("setuptools", "77")
     root = tmp_path_factory.mktemp("wheel")
-    for name in SOURCES:  # not in the repository, where a build leaves files
-        path, copy = REPOSITORY / name, root / "source" / name
-        copy.parent.mkdir(exist_ok=True)
-        if path.is_dir():
-            shutil.copytree(path, copy, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(path, copy)
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    offline = ("--no-deps", "--no-build-isolation", "--no-index")
-    subprocess.run([*pip, "wheel", *offline, f"--wheel-dir={root}", root / "source"], check=True)
-    (wheel,) = root.glob("*.whl")
-    subprocess.run([*pip, "install", *offline, f"--target={root / 'site'}", wheel], check=True)
-    return root / "site"
+    return wheels.Environment(root, wheels.build(wheels.TRAINER, root))
 
 
 @pytest.fixture
-def run(site, tmp_path, monkeypatch):
+def run(environment, tmp_path):
     """Runs `python -m` in an empty folder with the installed package; returns its output."""
-    monkeypatch.setenv("PYTHONPATH", str(site))
-    monkeypatch.delenv("XLA_FLAGS")  # one device
-
-    def start(*argv, status=0):
-        done = subprocess.run(
-            [sys.executable, "-m", *argv],
-            cwd=tmp_path, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == status, done.stderr
-        return done.stdout + done.stderr
-
-    return start
+    return lambda *argv, status=0: environment.run(*argv, folder=tmp_path, status=status)
 
 
 @pytest.mark.slow
-def test_installed_package_has_its_files(run, site):
-    assert str(site / "anytime_jax" / "configs") in run("anytime_jax", "train", "--list")
-    assert (site / "anytime_jax" / "py.typed").is_file()
-    for name in ("study/published.csv", "package_text/packages.csv"):
-        assert (site / "anytime_jax" / "lab" / name).is_file()
-    assert not (site / "configs").exists()
+def test_installed_package_has_its_files_and_no_laboratory(run, environment):
+    assert str(environment.site / "anytime_jax" / "configs") in run("anytime_jax", "train", "--list")
+    assert (environment.site / "anytime_jax" / "py.typed").is_file()
+    assert not (environment.site / "configs").exists()
+    assert "theory" not in run("anytime_jax", "--help")
+    assert "pip install anytime_lab" in run("anytime_jax", "theory", status=2)
 
 
 @pytest.mark.slow
-def test_installed_package_trains_by_name_and_from_a_copied_file(run, site, tmp_path):
+def test_installed_package_trains_by_name_and_from_a_copied_file(run, environment, tmp_path):
     settings = (
         "--config.run_dir=run", "--config.data.path=builtin", "--config.data.builtin_megabytes=0.5",
         "--config.eval.tokens=8192", "--config.chinchilla_tokens=40960",
     )  # fmt: skip
     first = run("anytime_jax.main", "--config=quickstart", *settings, "--config.stop=1x")
     assert first.count("--config.stop=") == 1
-    shutil.copy(site / "anytime_jax" / "configs" / "quickstart.py", tmp_path / "mine.py")
+    configs = environment.site / "anytime_jax" / "configs"
+    shutil.copy(configs / "quickstart.py", tmp_path / "mine.py")
     assert "from     10 steps" in run(
         "anytime_jax.main", "--config=mine.py", *settings, "--config.stop=2x"
     )
 
 
 @pytest.mark.slow
-def test_installed_package_finds_studies_and_other_configurations_by_name(run):
-    assert "58 runs" in run("anytime_jax", "sweep", "--study=laptop", "--list")
-    run("anytime_jax", "theory", "--config=theory_figure", "--config.steps=10",
-        "--config.select_at=5", "--config.dimension=50")  # fmt: skip
+def test_other_configurations_are_found_by_name(run):
     wrong = "--config.batch_size=0"
-    for name, message in (
-        ("laptop:constant-peak=0.01", "config.batch_size = 0"),
-        ("continued:none", "none is not a directory"),
-    ):
-        assert message in run("anytime_jax.main", f"--config={name}", wrong, status=2)
-    compiled = ("compile", "--config=150m_inv_sqrt", "--topology=none")
-    assert "--topology" in run("anytime_jax", *compiled, status=2)
+    message = run("anytime_jax.main", "--config=continued:none", wrong, status=2)
+    assert "none is not a directory" in message

@@ -9,6 +9,7 @@ bucket stores a file anew when it grows.
 Reading never fails on the content of a file: a segment is read as far as it is valid.
 """
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence

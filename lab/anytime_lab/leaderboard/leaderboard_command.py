@@ -12,7 +12,6 @@ from pathlib import Path
 from anytime_jax.commands import command_line, config_file
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.errors import InputError
-from anytime_jax.storage.failures import read_failure
 from anytime_jax.storage.json_files import load_json
 from anytime_lab import page_block
 from anytime_lab.leaderboard import leaderboard, leaderboard_markdown
@@ -50,9 +49,7 @@ def _read_times(file: Path | None) -> Mapping[str, float]:
         return {}
     try:
         return {row["optimizer"]: float(row["times_adamw"]) for row in load_json(file)["rows"]}
-    except OSError as error:
-        raise read_failure(file, error, f"--times={file}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"--times={file} is not a record of lab.benchmarks.optimizers: write one with "
             "python -m lab.benchmarks.optimizers --output=FILE"

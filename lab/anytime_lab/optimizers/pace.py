@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from anytime_jax.checks import require_not_negative
-from anytime_jax.optimizers.adamw import AdamW
+from anytime_jax.optimizers import AdamW
 from anytime_jax.optimizers.interface import RunInfo, parameter_name, width_growth
 from anytime_jax.optimizers.weight_decay import is_decayed, mask_name, share_taken
 
