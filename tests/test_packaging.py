@@ -31,7 +31,9 @@ def run(environment, tmp_path):
 
 @pytest.mark.slow
 def test_installed_package_has_its_files_and_no_laboratory(run, environment):
-    assert str(environment.site / "anytime_jax" / "configs") in run("anytime_jax", "train", "--list")
+    assert str(environment.site / "anytime_jax" / "configs") in run(
+        "anytime_jax", "train", "--list"
+    )
     assert (environment.site / "anytime_jax" / "py.typed").is_file()
     assert not (environment.site / "configs").exists()
     assert "theory" not in run("anytime_jax", "--help")
