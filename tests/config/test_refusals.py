@@ -12,7 +12,7 @@ import re
 import numpy as np
 import pytest
 
-from anytime_jax.config import schema
+from anytime_jax.config import fields, schema
 from anytime_jax.errors import InputError
 from configs import quickstart
 
@@ -151,6 +151,26 @@ def test_missing_setting_is_named(name):
     del functools.reduce(dict.__getitem__, groups, source)[last]
     with pytest.raises(InputError, match=rf"^config\.{name}\b"):
         schema.build(source)
+
+
+ODD = [
+    *(None, True, "", "1", [], (1,), {}, {1}, b"8", object(), len, 1j, ...),
+    *(np.int64(8), np.nan, np.array([1, 2]), 0, -1, 2**31, 10**400, 0.5, math.inf, 5e-324, 1e308),
+    *(" ", "a\nb", "\0", "\udcff", "\x1b[31m", "x" * 5000, "9" * 5000 + " steps", "4x", "٣ steps"),
+]
+
+
+@pytest.mark.parametrize("value", ODD, ids=range(len(ODD)))
+def test_any_value_of_any_setting_is_taken_or_refused_in_one_line(value):
+    for name in [*fields.flatten(quickstart.get_config().to_dict()), "model", "data", "averages"]:
+        try:
+            schema.build(changed("", name, value))
+        except InputError as error:
+            message = str(error)
+            assert message.startswith("config")
+            assert len(message) < 600
+            assert message.isprintable()
+            assert name.rpartition(".")[2] in message or name.partition(".")[0] in message
 
 
 def test_group_is_checked_when_it_is_made():
