@@ -33,7 +33,7 @@ BASES = {
 # Values by setting; those of each base are one case.
 REFUSED = {
     "": {
-        **dict.fromkeys(("model.layers", "model.length", "eval.batch_size"), (0,)),
+        **dict.fromkeys(("model.layers", "eval.batch_size"), (0,)),
         "checkpoint.keep": [0],
         "seed": [-1],
         "name": [" ", "a\nb"],
@@ -53,6 +53,8 @@ REFUSED = {
         "model.parametrization": ["mup", "wide"],  # the first needs a base width
         "model.base_width": [16],  # which the standard parametrization has not
         "data.path": [""],
+        "data.seed": [-1],
+        "data.most_documents": [1],
         "data.builtin_megabytes": [-1, math.nan],
         "optimizer.b2": [1 - 1e-9],  # 1 in float32
         "optimizer.kind": ["adam"],
@@ -62,6 +64,7 @@ REFUSED = {
         "guard.limit": [0],
         "mesh.data": [0],
         "mesh.fsdp": [-1],
+        "mesh.tensor": [0],
         "log.wandb_project": ["\x1b[0m"],
         "schedule.kind": ["cubic"],
         "schedule.peak": [1e39],
@@ -73,7 +76,10 @@ REFUSED = {
         "log.every": ["10"],
         "schedule.warmup": ["soon", 1.5, -1],
         # rules across settings
-        "microbatches": [0, 5],  # of 32
+        "microbatches": [0, 5, "some"],  # of 32
+        "model.length": [0, {"0x": 128, "2x": 96}],
+        "eval.weights": [{"other": 1.0}],
+        "eval.sets": [{"f25": "data"}],
         "batch_growth": ["sawsee", "", 2, None, {"k": 1}, (("2x", 32),), (("2x", 64), ("1x", 128))],
         "eval.tokens": [0, 127],  # less than one sequence
         "branch.change": [("model.width",)],
@@ -94,7 +100,7 @@ REFUSED = {
         "schedule": [{"kind": "cosine", **WARMUP, "horizon": "10 steps"}],
     },
     "branch": {
-        "branch.from_run": ["trunk"],  # neither a point nor a horizon
+        "branch.from_run": ["trunk", "~/trunk"],  # neither a point nor a horizon
         "branch.at": ["soon"],
     },
     "branch at 1x": {
