@@ -27,6 +27,7 @@ BASES = {
     },
     "branch": {"branch.from_run": "trunk"},
     "branch at 1x": {"branch.from_run": "trunk", "branch.at": "1x"},
+    "llama": {"model.kind": "llama"},
     "mup": {"model.parametrization": "mup", "model.base_width": 16},
     "seesaw": {"batch_growth": "seesaw", "stop": "1 steps"},
 }
@@ -50,6 +51,7 @@ REFUSED = {
         "model.embedding_rows": [0],
         "model.rope_theta": [0.0, math.nan],
         "model.norm_epsilon": [-1e-5],
+        "model.z_loss": [-1e-4],
         "model.parametrization": ["mup", "wide"],  # the first needs a base width
         "model.base_width": [16],  # which the standard parametrization has not
         "data.path": [""],
@@ -109,7 +111,12 @@ REFUSED = {
         "initial_weights": ["model"],
         "branch.change": [("optimizer.kind",), ("schedule.peek",)],
     },
-    "mup": {"initial_weights": ["somewhere"]},
+    "llama": {
+        "model.kv_heads": [-1, 3],  # which does not divide the heads
+        "model.head_size": [-2, 15],  # rotation takes pairs
+        "model.rope_scaling": [(8.0,), (8.0, 4.0, 1.0, 128)],
+    },
+    "mup": {"initial_weights": ["somewhere"], "model.base_width": [-16]},
     "seesaw": {
         "schedule": [
             {"kind": "constant", **WARMUP},
