@@ -2,16 +2,11 @@
 
 import errno
 import gzip
-import inspect
 import json
 import os
 import pathlib
-import re
 import shlex
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pyarrow
@@ -302,76 +297,3 @@ def test_builtin_corpus_has_a_validation_split(tmp_path, command):
     words = ["--source=builtin", "--megabytes=0.5", "--train-vocabulary=400"]
     assert command(prepare, *words, f"--output={tmp_path / 'output'}")[0] == 0
     assert load_dataset(tmp_path / "output").settings["validation_fraction"] == 0.05
-
-
-# A race of Python's: an interrupt in the callback that drops the lock of an imported module.
-IGNORED = re.compile(
-    r"Exception ignored in: <function _get_module_lock\.<locals>\.cb at 0x[0-9a-f]+>\n"
-    r"Traceback \(most recent call last\):\n"
-    r'  File "<frozen importlib\._bootstrap>", line \d+, in cb\n'
-    r"KeyboardInterrupt: \n"
-)
-
-
-def start(source: Path, output: Path, workers: int) -> subprocess.Popen:
-    command = [
-        *(sys.executable, "-m", "anytime_jax", "prepare", f"--input={source}"),
-        *("--train-vocabulary=400", "--validation-fraction=0.3"),
-        *(f"--output={output}", f"--workers={workers}"),
-    ]
-    # A process group of its own: a signal to it is what Ctrl-C or a kill of the job sends.
-    return subprocess.Popen(
-        command,
-        cwd=REPOSITORY,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def wait_for(pattern: str, output: Path, process: subprocess.Popen) -> None:
-    deadline = time.monotonic() + 300
-    while not any((output / ".preparing").glob(pattern)):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
-@pytest.mark.slow
-def test_killed_preparation_resumes(tmp_path):
-    """Real processes, killed while tokenizing and at its end, by SIGKILL and by Ctrl-C."""
-    source, output = tmp_path / "text", tmp_path / "output"
-    source.mkdir()
-    page = inspect.getsource(inspect)
-    for number in range(4):  # each file is a part
-        lines = [json.dumps({"text": f"{number} {i}\n{page}"}) for i in range(33)]
-        (source / f"{number}.jsonl").write_text("\n".join(lines))
-
-    killed = start(source, output, workers=2)
-    wait_for("parts/*.json", output, killed)
-    killed.kill()  # the parent alone: its workers must notice
-    killed.communicate()
-
-    interrupted = start(source, output, workers=2)
-    assert interrupted.stderr is not None
-    assert "tokenizing" in interrupted.stderr.readline()  # workers are about to start
-    os.killpg(interrupted.pid, signal.SIGINT)
-    _, message = interrupted.communicate(timeout=300)
-    assert interrupted.returncode == 130, message
-    assert "Traceback" not in IGNORED.sub("", message)
-
-    killed = start(source, output, workers=1)
-    wait_for("parts/000002.json", output, killed)
-    os.killpg(killed.pid, signal.SIGKILL)
-    killed.communicate()
-
-    last = start(source, output, workers=3)
-    printed, message = last.communicate(timeout=300)
-    assert last.returncode == 0, message
-    assert "tokenizing: 4/4" in message
-    assert "ready in" in printed
-
-    whole = start(source, tmp_path / "whole", workers=1)
-    whole.communicate(timeout=300)
-    assert read_files(output) == read_files(tmp_path / "whole")

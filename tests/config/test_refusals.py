@@ -12,7 +12,7 @@ import re
 import numpy as np
 import pytest
 
-from anytime_jax.config import schema
+from anytime_jax.config import fields, schema
 from anytime_jax.errors import InputError
 from configs import quickstart
 
@@ -27,13 +27,14 @@ BASES = {
     },
     "branch": {"branch.from_run": "trunk"},
     "branch at 1x": {"branch.from_run": "trunk", "branch.at": "1x"},
+    "llama": {"model.kind": "llama"},
     "mup": {"model.parametrization": "mup", "model.base_width": 16},
     "seesaw": {"batch_growth": "seesaw", "stop": "1 steps"},
 }
 # Values by setting; those of each base are one case.
 REFUSED = {
     "": {
-        **dict.fromkeys(("model.layers", "model.length", "eval.batch_size"), (0,)),
+        **dict.fromkeys(("model.layers", "eval.batch_size"), (0,)),
         "checkpoint.keep": [0],
         "seed": [-1],
         "name": [" ", "a\nb"],
@@ -50,9 +51,12 @@ REFUSED = {
         "model.embedding_rows": [0],
         "model.rope_theta": [0.0, math.nan],
         "model.norm_epsilon": [-1e-5],
+        "model.z_loss": [-1e-4],
         "model.parametrization": ["mup", "wide"],  # the first needs a base width
         "model.base_width": [16],  # which the standard parametrization has not
         "data.path": [""],
+        "data.seed": [-1],
+        "data.most_documents": [1],
         "data.builtin_megabytes": [-1, math.nan],
         "optimizer.b2": [1 - 1e-9],  # 1 in float32
         "optimizer.kind": ["adam"],
@@ -62,6 +66,7 @@ REFUSED = {
         "guard.limit": [0],
         "mesh.data": [0],
         "mesh.fsdp": [-1],
+        "mesh.tensor": [0],
         "log.wandb_project": ["\x1b[0m"],
         "schedule.kind": ["cubic"],
         "schedule.peak": [1e39],
@@ -73,7 +78,10 @@ REFUSED = {
         "log.every": ["10"],
         "schedule.warmup": ["soon", 1.5, -1],
         # rules across settings
-        "microbatches": [0, 5],  # of 32
+        "microbatches": [0, 5, "some"],  # of 32
+        "model.length": [0, {"0x": 128, "2x": 96}],
+        "eval.weights": [{"other": 1.0}],
+        "eval.sets": [{"f25": "data"}],
         "batch_growth": ["sawsee", "", 2, None, {"k": 1}, (("2x", 32),), (("2x", 64), ("1x", 128))],
         "eval.tokens": [0, 127],  # less than one sequence
         "branch.change": [("model.width",)],
@@ -94,7 +102,7 @@ REFUSED = {
         "schedule": [{"kind": "cosine", **WARMUP, "horizon": "10 steps"}],
     },
     "branch": {
-        "branch.from_run": ["trunk"],  # neither a point nor a horizon
+        "branch.from_run": ["trunk", "~/trunk"],  # neither a point nor a horizon
         "branch.at": ["soon"],
     },
     "branch at 1x": {
@@ -103,7 +111,12 @@ REFUSED = {
         "initial_weights": ["model"],
         "branch.change": [("optimizer.kind",), ("schedule.peek",)],
     },
-    "mup": {"initial_weights": ["somewhere"]},
+    "llama": {
+        "model.kv_heads": [-1, 3],  # which does not divide the heads
+        "model.head_size": [-2, 15],  # rotation takes pairs
+        "model.rope_scaling": [(8.0,), (8.0, 4.0, 1.0, 128)],
+    },
+    "mup": {"initial_weights": ["somewhere"], "model.base_width": [-16]},
     "seesaw": {
         "schedule": [
             {"kind": "constant", **WARMUP},
@@ -151,6 +164,26 @@ def test_missing_setting_is_named(name):
     del functools.reduce(dict.__getitem__, groups, source)[last]
     with pytest.raises(InputError, match=rf"^config\.{name}\b"):
         schema.build(source)
+
+
+ODD = [
+    *(None, True, "", "1", [], (1,), {}, {1}, b"8", object(), len, 1j, ...),
+    *(np.int64(8), np.nan, np.array([1, 2]), 0, -1, 2**31, 10**400, 0.5, math.inf, 5e-324, 1e308),
+    *(" ", "a\nb", "\0", "\udcff", "\x1b[31m", "x" * 5000, "9" * 5000 + " steps", "4x", "٣ steps"),
+]
+
+
+@pytest.mark.parametrize("value", ODD, ids=range(len(ODD)))
+def test_any_value_of_any_setting_is_taken_or_refused_in_one_line(value):
+    for name in [*fields.flatten(quickstart.get_config().to_dict()), "model", "data", "averages"]:
+        try:
+            schema.build(changed("", name, value))
+        except InputError as error:
+            message = str(error)
+            assert message.startswith("config")
+            assert len(message) < 600
+            assert message.isprintable()
+            assert name.rpartition(".")[2] in message or name.partition(".")[0] in message
 
 
 def test_group_is_checked_when_it_is_made():

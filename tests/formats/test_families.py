@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from paths import FIXTURES
+from reference_decoders import slow
 from small_run import same_bits
 
 from anytime_jax.config.model import Llama, Olmo2, Qwen
@@ -82,8 +83,14 @@ def logits(config, params, family):
     )[0]
 
 
-@families
-@pytest.mark.parametrize("attention", ["plain", "blocks", "xla"])
+@pytest.mark.parametrize(
+    ("family", "attention"),
+    [
+        *(("llama", "plain"), ("smollm2", "xla"), ("mistral", "blocks"), ("qwen2", "plain")),
+        *(("qwen3", "blocks"), ("olmo2", "xla")),
+        *(slow(x, y) for x in FAMILIES for y in ("plain", "blocks", "xla")),
+    ],
+)
 def test_logits_are_those_of_transformers(family, attention, model):
     config, params = model(family)
     config = dataclasses.replace(config, attention=attention)
@@ -126,7 +133,7 @@ def test_greedy_text_is_that_of_transformers(family, model):
 CHANGES = {
     "llama": {
         "rope_theta": 20_000.0,
-        "rope_scaling": [(), (4.0, 1.0, 4.0, 32), (8.0, 0.5, 4.0, 32), (8.0, 1.0, 3.0, 32)],
+        "rope_scaling": [(), (4.0, 1.0, 4.0, 32), (8.0, 0.5, 3.0, 32)],
         "attention_bias": False,
         "mlp_bias": False,
         "norm_epsilon": 0.1,

@@ -7,12 +7,14 @@ import contextlib
 import dataclasses
 import json
 import threading
+import types
 import urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import fsspec
 import pytest
+from huggingface_hub.utils import _http
 
 from anytime_jax.storage import addresses
 
@@ -147,7 +149,7 @@ def serve(folder):
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         hub.url = f"http://127.0.0.1:{server.server_port}"
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         try:
             yield hub
         finally:
@@ -161,6 +163,7 @@ def local_hub(folder):
         patch.setattr(addresses, "_BLOCK_BYTES", 2**16)
         patch.setattr(addresses, "_LISTING_WAITS", (0.01, 0.01))
         patch.setattr(addresses, "_READING_WAITS", (0.01,) * 3)
+        patch.setattr(_http, "time", types.SimpleNamespace(sleep=lambda seconds: None))
         patch.setitem(fsspec.config.conf, "hf", {"endpoint": hub.url})
         _forget()
         yield hub

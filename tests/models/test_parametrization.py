@@ -157,11 +157,11 @@ CASES = [
 ]
 
 
-FEW = {"widths": (64, 256), "seeds": 1, "updates": 4}
+FEW = {"seeds": 1, "updates": 3}
 
 
 def test_activations_and_their_changes_do_not_depend_on_the_width():
-    assert measure(*CASES[0][:2], "mup", CASES[0][2], **FEW).largest < 0.06
+    assert measure(*CASES[0][:2], "mup", CASES[0][2], (64, 256), **FEW).largest < 0.06
 
 
 @pytest.mark.slow
@@ -179,8 +179,8 @@ def test_the_same_up_to_a_width_of_1024(kind, optimizer, rate):
     ],
 )
 def test_other_rules_let_changes_grow_with_the_width(optimizer, parametrization):
-    slopes = measure(Olmo, optimizer, parametrization, 1e-2, **FEW)
-    assert max(slopes.changes["block 1"][-1], slopes.changes["block 1"][3]) > 0.3
+    slopes = measure(Olmo, optimizer, parametrization, 1e-2, (64, 256), **FEW)
+    assert slopes.changes["block 1"][-1] > 0.3
 
 
 def logits(config, params, tokens):

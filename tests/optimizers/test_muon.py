@@ -139,7 +139,7 @@ def test_matrix_axes_name_exactly_the_parameters():
 
 def test_nesterov_is_true_or_false():
     for value in ("False", 0, np.False_):
-        with pytest.raises(ValueError, match=r"nesterov = .* True or False"):
+        with pytest.raises(ValueError, match=r"^nesterov = "):
             muon.scale_by_muon(MATRIX_AXES, nesterov=value)
 
 

@@ -63,6 +63,7 @@ def test_released_lease_is_free(bucket):
 def test_lease_of_a_killed_process_expires(bucket, monkeypatch, content, waits):
     """The lock of a directory that was copied from a disk is no lease."""
     lines, clock = [], Clock()
+    monkeypatch.setattr(lease, "_POLL_SECONDS", 5.0)
     (bucket / "lock").write_bytes(content.encode())
     monkeypatch.setattr(lease, "time", clock)
     with lease.hold(bucket / "lock", "the run", lines.append):

@@ -175,11 +175,8 @@ def finish(server, dataset, run, folder):
     ("pattern", "count"),
     [
         (("POST", "run.json"), 1),
-        (("POST", "lock"), 1),
         (("POST", "records"), 1),
-        (("checkpoints%2F4%2F",), 1),
         (("checkpoints%2F4%2F",), 40),
-        (("checkpoints%2F8%2F",), 25),
         (("checkpoints%2F9%2F", MARK), 1),
         (("checkpoints%2F12%2F", MARK), 4),
         (("DELETE", "checkpoints"), 2),

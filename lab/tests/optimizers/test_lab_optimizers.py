@@ -1,7 +1,9 @@
 """The optimizers of the laboratory keep to what every optimizer does."""
 
+import optax
 import optimizer_contract
 import pytest
+from noisy_quadratic import start
 from optimizer_contract import RUN
 
 from anytime_lab.optimizers import AMUSE, GPA, EMANesterov, NorMuon, Pace
@@ -67,3 +69,10 @@ def test_a_bad_setting_is_named(kind, name, values):
     for value in values:
         with pytest.raises(ValueError, match=f"^{name} = "):
             kind(**{name: value})
+
+
+@pytest.mark.parametrize("kind", ["pace", "gpa", "amuse", "ema_nesterov"])
+def test_missing_parameters_are_named(kind):
+    optimizer = optax.with_extra_args_support(KINDS[kind].transform(RUN))
+    with pytest.raises(ValueError, match="param"):
+        optimizer.update(start(), optimizer.init(start()))
