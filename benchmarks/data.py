@@ -1,7 +1,7 @@
 """Tokens per second of preparing text on one core, and of reading windows in one process.
 
     python -m benchmarks.data --documents=c4.jsonl --vocabulary=t5.model
-    python -m benchmarks.data     # this machine's Python source, a vocabulary trained on it
+    python -m benchmarks.data     # the built-in text, a vocabulary trained on it
 
 Targets: 1M tokens per CPU second of preparation, 10M tokens/s of reading.
 """

@@ -26,6 +26,7 @@ from anytime_jax.commands import command_line
 from anytime_jax.commands.command_line import positive_int
 from anytime_jax.config import fields
 from anytime_jax.config.kinds import EVERY_PACKAGE, explain_errors
+from anytime_jax.corpus.installed_python import BuiltinSource, difference_note
 from anytime_jax.corpus.preparation import RemainingWork, has_changed, prepare_share
 from anytime_jax.corpus.preparation_lock import Share
 from anytime_jax.corpus.sources import SOURCES, Source
@@ -184,6 +185,8 @@ def _prepare(arguments: argparse.Namespace) -> str:
             "--share completes the dataset"
         )
     notes = _notes(info)
+    if isinstance(source, BuiltinSource) and not existed and (note := difference_note()):
+        notes.append(note)
     with contextlib.suppress(*known), own_errors():  # the text may be gone
         if existed and has_changed(source, info):
             notes.append(

@@ -9,7 +9,7 @@ import jax
 
 from anytime_jax.checks import format_value
 from anytime_jax.config.schema import Config
-from anytime_jax.corpus.installed_python import BuiltinSource
+from anytime_jax.corpus.installed_python import BuiltinSource, difference_note
 from anytime_jax.corpus.preparation import prepare
 from anytime_jax.data.dataset_info import METADATA_NAME, DatasetInfo, load_dataset
 from anytime_jax.data.mixed_windows import MixedWindows
@@ -169,6 +169,8 @@ def prepare_builtin(config: Config, say: Callable[[str], None]) -> dict[str, Dat
 def _prepare(config: Config, say: Callable[[str], None]) -> None:
     data = config.data
     say(f"preparing the built-in corpus at {data.path} (once) ...")
+    if note := difference_note():
+        say(note)
     start = time.monotonic()
     with naming("config.data"):
         source = BuiltinSource(data.builtin_megabytes)

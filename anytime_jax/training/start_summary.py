@@ -96,7 +96,8 @@ def _describe_data(plan: Plan) -> Iterator[str]:
     config = plan.config
     for name, dataset in plan.datasets.items():
         train = dataset.splits["train"]
-        text = f"{dataset.path}: {format_count(train.tokens)} tokens"
+        fingerprint = f"fingerprint {dataset.fingerprint[:12]}"
+        text = f"{dataset.path}: {format_count(train.tokens)} tokens, {fingerprint}"
         label = f"{name}, " if len(plan.datasets) > 1 else ""
         yield f"data     {label}{text}, {_describe_passes(plan, name)}"
     if config.data.documents == "mask":

@@ -19,6 +19,7 @@ from source_documents import read_files
 
 from anytime_jax.commands import config_file, prepare, train
 from anytime_jax.config import schema
+from anytime_jax.corpus import installed_python
 from anytime_jax.corpus.vocabulary import train_vocabulary
 from anytime_jax.data.dataset_info import load_dataset
 from anytime_jax.training import preflight
@@ -293,7 +294,10 @@ def test_source_of_ones_own_has_its_fields_as_options(counter, command):
     load_dataset("data")  # which imports no class
 
 
-def test_builtin_corpus_has_a_validation_split(tmp_path, command):
+def test_builtin_corpus_has_a_validation_split(tmp_path, command, monkeypatch):
+    monkeypatch.setitem(installed_python.PACKAGES, "rich", "0.1")
     words = ["--source=builtin", "--megabytes=0.5", "--train-vocabulary=400"]
-    assert command(prepare, *words, f"--output={tmp_path / 'output'}")[0] == 0
+    status, out, _ = command(prepare, *words, f"--output={tmp_path / 'output'}")
+    assert status == 0
+    assert re.search("^note: .*rich .*, not 0.1", out, re.MULTILINE)
     assert load_dataset(tmp_path / "output").settings["validation_fraction"] == 0.05

@@ -1,10 +1,12 @@
 """Data of a run: which are opened, and when the built-in corpus is made."""
 
 import dataclasses
+import re
 
 import pytest
 import small_run
 
+from anytime_jax.corpus import installed_python
 from anytime_jax.corpus.installed_python import BuiltinSource
 from anytime_jax.errors import InputError
 from anytime_jax.storage import locks
@@ -24,6 +26,7 @@ def test_builtin_corpus_that_another_process_prepares_is_waited_for(tmp_path, mo
     lock = locks.hold(path / ".preparing" / "all.lock", "it")
     lock.__enter__()
     monkeypatch.setattr(run_data, "_POLL_SECONDS", 0.01)
+    monkeypatch.setitem(installed_python.PACKAGES, "rich", "0.1")
 
     def say(text):
         lines.append(text)
@@ -34,6 +37,7 @@ def test_builtin_corpus_that_another_process_prepares_is_waited_for(tmp_path, mo
     (dataset,) = run_data.prepare_builtin(config, say).values()
     assert dataset.vocab_size == 300
     assert sum("waiting for it" in line for line in lines) == 1
+    assert re.search("^note: .*rich .*, not 0.1", "\n".join(lines), re.MULTILINE)
 
 
 def test_open_dataset_rejects_builtin_corpus_of_another_size(dataset, monkeypatch):

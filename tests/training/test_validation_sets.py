@@ -96,8 +96,9 @@ def test_records_have_the_losses_of_each_set_and_their_mean(run, dataset, other)
     assert abs(expected["own"]["last"] - expected["py-v1.2"]["last"]) > 0.01
 
 
-def test_start_tells_the_size_of_each_evaluation(run, dataset, other):
+def test_start_tells_the_fingerprint_and_the_size_of_each_evaluation(run, dataset, other):
     output = (run / "output").read_text()
+    assert f" tokens, fingerprint {dataset.fingerprint[:12]}, " in output
     for name, x, share in (("own", dataset, 0.75), ("py-v1.2", other, 0.25)):
         documents = documents_of(x, 10, small_run.LENGTH)
         line = f"{name} (weight {share}): 80 tokens in 10 windows, of at most {documents} documents"

@@ -122,7 +122,7 @@ def decoder(**schedule: float | str) -> ConfigDict:
         layer_loop="unroll",
     )
     config.data.path = "runs/data/builtin-512"
-    config.data.builtin_megabytes = 70.0
+    config.data.builtin_megabytes = 65.0
     config.schedule = ConfigDict({**schedule, "warmup": "192 steps"})
     config.eval.update(every=f"{HORIZONS[-1]}x", tokens=131_072, batch_size=64)
     config.checkpoint.update(every="1x", keep=1)
