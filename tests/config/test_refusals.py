@@ -167,9 +167,8 @@ def test_missing_setting_is_named(name):
 
 
 ODD = [
-    *(None, True, "", "1", [], (1,), {}, {1}, b"8", object(), len, 1j, ...),
-    *(np.int64(8), np.nan, np.array([1, 2]), 0, -1, 2**31, 10**400, 0.5, math.inf, 5e-324, 1e308),
-    *(" ", "a\nb", "\0", "\udcff", "\x1b[31m", "x" * 5000, "9" * 5000 + " steps", "4x", "٣ steps"),
+    *(None, "", [], {}, {1}, b"8", object(), 1j, np.array([1, 2]), 0, -1, 2**31, 10**400),
+    *(math.nan, math.inf, "a\nb", "\udcff", "x" * 5000, "4x"),
 ]
 
 
