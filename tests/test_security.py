@@ -40,7 +40,7 @@ def test_run_with_secrets_connects_nowhere_and_leaves_no_secret_or_code(tmp_path
     place.mkdir()
     changes = {**CHANGES, "stop": "1x", "log__tensorboard": True}
     file = write_config(tmp_path / "config.py", place / "run", place / "builtin", **changes)
-    settings = environment(tmp_path) | SECRETS | {"CONNECTION_LOG": str(tmp_path / "connections")}
+    settings = environment() | SECRETS | {"CONNECTION_LOG": str(tmp_path / "connections")}
     settings["PYTHONPATH"] += f"{os.pathsep}{tmp_path / 'site'}"
     process = subprocess.run(
         [sys.executable, "-m", "anytime_jax.main", f"--config={file}"],

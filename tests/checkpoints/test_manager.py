@@ -299,7 +299,7 @@ def test_full_disk_stops_the_run_and_leaves_its_last_checkpoint_intact(dataset, 
     try:
         process = subprocess.run(
             ["unshare", "-rm", "sh", "-c", ON_A_SMALL_DISK, "sh", *map(str, paths)],
-            env=environment(tmp_path), cwd=tmp_path, timeout=120, stdout=subprocess.DEVNULL,
+            env=environment(), cwd=tmp_path, timeout=120, stdout=subprocess.DEVNULL,
         )  # fmt: skip
     except FileNotFoundError:
         pytest.skip("this machine has no unshare")

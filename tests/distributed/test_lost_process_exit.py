@@ -187,7 +187,7 @@ def test_local_script_starts_a_lost_process_again(unbroken, tmp_path):
     )
     file.write_text(text)
     command = ["bash", str(LAUNCH / "local.sh"), "2", "--", f"--config={file}"]
-    variables = environment(tmp_path) | {"PYTHON": sys.executable, "LOGS": str(tmp_path / "logs")}
+    variables = environment() | {"PYTHON": sys.executable, "LOGS": str(tmp_path / "logs")}
     done = subprocess.run(
         command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, timeout=300
     )

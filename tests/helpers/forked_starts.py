@@ -23,6 +23,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+import compiled_programs
 from paths import HELPERS, REPOSITORY
 
 # Compiles four times faster, since tests compile much and run little: without LLVM's optimization,
@@ -40,17 +41,15 @@ PHASES = ("starting", "preparing", "updating", "saving", "evaluating")
 MOMENTS = ("update", "save", "evaluation", "preparation")
 
 
-def environment(folder: pathlib.Path, devices: int = 1) -> dict[str, str]:
-    """Returns environment variables of a process that caches compiled programs in a folder."""
+def environment(devices: int = 1) -> dict[str, str]:
+    """Returns variables of a process with fake devices and the cached programs of the tests."""
+    flags = f"--xla_force_host_platform_device_count={devices} {COMPILED_QUICKLY}"
     changes = {
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices} {COMPILED_QUICKLY}",
         "PYTHONPATH": f"{REPOSITORY}:{HELPERS}",
-        "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "PYTHONUNBUFFERED": "1",
     }
-    return os.environ | changes
+    return os.environ | changes | compiled_programs.variables(flags)
 
 
 @dataclasses.dataclass
@@ -105,7 +104,7 @@ class Starts:
         self._parent = subprocess.Popen(
             [sys.executable, __file__, preload],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            cwd=folder, env=environment(folder, devices),
+            cwd=folder, env=environment(devices),
         )  # fmt: skip
         self.ended: dict[int, int] = {}
         self._pids: dict[int, int] = {}

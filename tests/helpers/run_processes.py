@@ -42,7 +42,7 @@ class Processes:
         self.logs = [file.parent / f"{port}.{i}.log" for i in range(count)]
         self.processes = []
         for i, log in enumerate(self.logs):
-            own = environment(file.parent, devices) | dict(variables[i])
+            own = environment(devices) | dict(variables[i])
             options = [f"--coordinator=localhost:{port}", f"--processes={count}", f"--process={i}"]
             if slurm:
                 options = ["--cluster"]

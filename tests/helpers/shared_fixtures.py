@@ -1,4 +1,4 @@
-"""Pytest plugin of both suites: eight fake CPU devices, no compilation cache, shared fixtures.
+"""Pytest plugin of both suites: eight fake CPU devices, a compilation cache, shared fixtures.
 
 XLA compiles without optimisation (`forked_starts.COMPILED_QUICKLY`), since tests compile much and
 run little; `ANYTIME_JAX_TEST_OPTIMIZED=1` tests what users run.
@@ -9,6 +9,7 @@ run little; `ANYTIME_JAX_TEST_OPTIMIZED=1` tests what users run.
 import os
 import sys
 
+import compiled_programs
 from forked_starts import COMPILED_QUICKLY, Starts
 from paths import REPOSITORY
 
@@ -17,18 +18,18 @@ DEVICES = 8
 if "jax" in sys.modules:  # its settings are read when it is imported
     raise RuntimeError("another pytest plugin imported jax before this one: run without it")
 os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={DEVICES}"
+_flags = f"--xla_force_host_platform_device_count={DEVICES}"
 if os.environ.get("ANYTIME_JAX_TEST_OPTIMIZED") != "1":
-    os.environ["XLA_FLAGS"] += f" {COMPILED_QUICKLY}"
-for name in ("JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_X64", "JAX_DISABLE_JIT", "JAX_DEBUG_NANS"):
+    _flags += f" {COMPILED_QUICKLY}"
+os.environ.update(compiled_programs.variables(_flags))
+for name in ("JAX_ENABLE_X64", "JAX_DISABLE_JIT", "JAX_DEBUG_NANS"):
     os.environ.pop(name, None)
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    compiled_programs.prune()
 
-import atexit
 import contextlib
 import pathlib
-import shutil
 import signal
-import tempfile
 from collections.abc import Callable, Iterator
 
 import hypothesis
@@ -37,7 +38,6 @@ import jax.monitoring
 import pytest
 
 from anytime_jax.data.dataset_info import DatasetInfo, load_dataset
-from anytime_jax.distributed import jax_settings
 
 _C4_FILES = ("t5_cc_all_32000_100extra.model", "c4_docs.jsonl", "c4-sample.01.json.gz")
 
@@ -52,14 +52,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Programs that run at the same time starve each other's collectives of the few real cores.
 jax.config.update("jax_cpu_enable_async_dispatch", False)
-# Commands that run in this process use a compilation cache, one for all workers of these tests
-# alone: a program that was compiled elsewhere may round differently.
-if "PYTEST_XDIST_WORKER" not in os.environ:
-    os.environ["ANYTIME_JAX_TEST_CACHE"] = tempfile.mkdtemp(prefix="anytime_jax_tests_")
-    atexit.register(shutil.rmtree, os.environ["ANYTIME_JAX_TEST_CACHE"], ignore_errors=True)
-jax_settings.cache_directory = lambda: pathlib.Path(os.environ["ANYTIME_JAX_TEST_CACHE"])
 
 _compiled = 0
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Lets JAX compile a program anew while another process writes it to the cache."""
+    config.addinivalue_line("filterwarnings", "ignore:Error reading persistent compilation cache")
 
 
 def _count_compiled(event: str, duration_secs: float, **unused: object) -> None:

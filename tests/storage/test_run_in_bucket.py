@@ -134,7 +134,7 @@ class Process:
         self.log = folder / f"log-{time.monotonic_ns()}"
         with self.log.open("w") as log:
             self._process = subprocess.Popen(
-                command, env=environment(folder) | server.environment, stdout=log, stderr=log
+                command, env=environment() | server.environment, stdout=log, stderr=log
             )
 
     def kill(self, number=signal.SIGKILL):
