@@ -13,6 +13,8 @@ from training_runs import bits, records
 
 from anytime_jax.commands import dispatch
 
+pytestmark = pytest.mark.slow
+
 PAGE = REPOSITORY / "docs" / "tutorials" / "changing_data.md"
 BLOCKS = [x for x in doc_blocks.read_blocks(PAGE) if x.mark == "run by"]
 (FILE,) = (x.code for x in BLOCKS if x.language == "python")

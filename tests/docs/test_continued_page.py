@@ -29,6 +29,8 @@ from anytime_jax.data.dataset_info import load_dataset
 from anytime_jax.formats.model_reader import PARITY
 from anytime_jax.models import decoder
 
+pytestmark = pytest.mark.slow
+
 PAGE = REPOSITORY / "docs" / "tutorials" / "continued.md"
 BLOCKS = [x for x in doc_blocks.read_blocks(PAGE) if x.mark == "run by"]
 (PROGRAM,) = (x.code for x in BLOCKS if x.language == "python")

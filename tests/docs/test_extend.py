@@ -16,6 +16,8 @@ from anytime_jax.errors import InputError
 from anytime_jax.training import preflight
 from anytime_jax.training import start as start_lib
 
+pytestmark = pytest.mark.slow
+
 PAGE = REPOSITORY / "docs" / "extend.md"
 DATA = "runs/data/builtin-1024"  # of the quickstart
 
@@ -57,10 +59,10 @@ def folder(tmp_path, data, monkeypatch):
 @pytest.mark.parametrize(
     ("module", "run"),
     [
-        pytest.param("my_optimizer", "adafactor", marks=pytest.mark.slow),
+        ("my_optimizer", "adafactor"),
         ("my_schedule", "polynomial"),
-        pytest.param("my_model", "relu", marks=pytest.mark.slow),
-        pytest.param("my_source", "topics", marks=pytest.mark.slow),
+        ("my_model", "relu"),
+        ("my_source", "topics"),
     ],
 )
 def test_example_trains_resumes_branches_and_exports(module, run, folder, command):

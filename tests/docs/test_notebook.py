@@ -50,7 +50,7 @@ def test_notebook_runs(tmp_path, monkeypatch):
     import nbclient
     import nbformat
 
-    for name, value in environment(tmp_path).items():
+    for name, value in environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("XLA_FLAGS")  # programs run longer here than they compile
     notebook = nbformat.reads(TEXT, as_version=4)
