@@ -27,7 +27,6 @@ CHANGES = small_run.CHANGES | {
     "log__every": "1 steps",
     "stop": f"{STEPS} steps",
 }
-MAX_SECONDS = 60
 
 _UPDATE = "anytime_jax.training.started_run:Run.update"
 _EVALUATION = "anytime_jax.training.started_run:Run.evaluate"
@@ -56,7 +55,7 @@ def make_message(cause):
     time.sleep(float(sys.argv[2]))
     return "the line"
 
-lost_process_exit._MAX_SECONDS = 1
+lost_process_exit._MAX_SECONDS = int(sys.argv[3])
 lost_process_exit.set_message(make_message)
 lost_process_exit.handle_abort()
 for _ in range(int(sys.argv[1])):
@@ -67,16 +66,16 @@ while True:
 
 
 @pytest.mark.parametrize(
-    ("threads", "seconds", "status", "output"),
+    ("threads", "seconds", "limit", "status", "output"),
     [
-        (1, 0, os.EX_TEMPFAIL, "error: the line\n"),
-        (5, 0.1, os.EX_TEMPFAIL, "error: the line\n"),
-        (1, 20, -signal.SIGALRM, ""),  # the storage of the checkpoints hangs
+        (1, 0, 100, os.EX_TEMPFAIL, "error: the line\n"),
+        (5, 0.1, 100, os.EX_TEMPFAIL, "error: the line\n"),
+        (1, 1000, 1, -signal.SIGALRM, ""),  # the storage of the checkpoints hangs
     ],
 )
-def test_abort_is_one_line_and_a_status(threads, seconds, status, output):
-    command = [sys.executable, "-c", ABORT, str(threads), str(seconds)]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=20)
+def test_abort_is_one_line_and_a_status(threads, seconds, limit, status, output):
+    command = [sys.executable, "-c", ABORT, *map(str, (threads, seconds, limit))]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stderr) == (status, output)
 
 
@@ -157,12 +156,9 @@ def test_lost_process_ends_the_other_and_the_run_resumes_exactly(moment, unbroke
     while not is_lost(lost):
         assert time.monotonic() < deadline, both.output(0)
         time.sleep(0.02)
-    began = time.monotonic()
-    status = survivor.wait(MAX_SECONDS)
-    seconds = time.monotonic() - began
+    status = survivor.wait(240)
     lost.kill()
     assert both.wait() == [status, -signal.SIGKILL][:: 1 if index else -1]
-    print(f"{moment}: process {index} lost by {how}, the other ended after {seconds:.0f} s")
     assert status == os.EX_TEMPFAIL, both.output(1 - index)
     line = both.output(1 - index).splitlines()[-1]
     assert line.startswith("error: another process of this run was lost")

@@ -1,9 +1,11 @@
 """Pages of the documentation: their code blocks, which a test runs, and their links."""
 
+import shlex
+
 import doc_blocks
 import page_checks
 import pytest
-from page_runs import run_page, trained  # noqa: F401
+from page_runs import make_checkout, run_page, trained  # noqa: F401
 from paths import REPOSITORY
 
 # test_library_page.py runs this page, whose blocks are several programs.
@@ -18,12 +20,23 @@ def test_page(page, check, monkeypatch):
     check(page)
 
 
-def is_slow(page):
-    return () if doc_blocks.name_of(page) == "README.md" else pytest.mark.slow
-
-
-@pytest.mark.parametrize(
-    "page", [pytest.param(x, marks=is_slow(x), id=doc_blocks.name_of(x)) for x in RUN]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("page", RUN, ids=doc_blocks.name_of)
 def test_page_runs(page, tmp_path, request):
     run_page(page, tmp_path / "anytime_jax", request)
+
+
+def test_commands_of_the_readme_run(starts, tmp_path):
+    """With fewer updates, and without a shell and what it installs."""
+    folder = tmp_path / "anytime_jax"
+    make_checkout(folder, updates=6)
+    readme = doc_blocks.runnable(REPOSITORY / "README.md", "bash")
+    lines = [shlex.split(line, comments=True) for line in readme.splitlines()]
+    for words in filter(None, lines):
+        assert words[0] in ("make", "pip", "python"), words
+        name, argv = "train", ["--config=configs/quickstart.py"]  # of `make quickstart`
+        if words[0] == "python":
+            name, *argv = words[3:]
+        if words[0] != "pip":
+            start = starts.launch(*argv, command=name, folder=folder)
+            assert start.wait(600) == 0, start.output

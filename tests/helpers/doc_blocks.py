@@ -19,11 +19,11 @@ _FILES = (
     *(REPOSITORY / "tests").rglob("*.md"),
 )
 LABORATORY = REPOSITORY / "lab"
-# The configuration of the quickstart in the tests of pages: 40 updates to 1x.
+# The configuration of the quickstart in the tests of pages.
 _SHORTER = {
     "config.batch_size = 32": "config.batch_size = 8",
-    "20 * 81_920": "40 * 8 * 128",
-    '"160 steps"': '"16 steps"',
+    "20 * 81_920": "{updates} * 8 * 128",
+    '"160 steps"': '"{warmup} steps"',
     "builtin_megabytes = 65.0": "builtin_megabytes = 3.0",
     "tokens = 32_768": "tokens = 2_048",
 }
@@ -74,9 +74,10 @@ def pages_to_run(pages: Iterable[pathlib.Path]) -> list[pathlib.Path]:
     return [page for page in pages if runnable(page, "bash") or runnable(page, "python")]
 
 
-def shorten(quickstart: str) -> str:
-    """Returns the text of the quickstart's configuration with fewer and smaller updates."""
+def shorten(quickstart: str, updates: int = 40) -> str:
+    """Returns the text of the quickstart's configuration with fewer and smaller updates to 1x."""
     for long, short in _SHORTER.items():
         assert quickstart.count(long) == 1, long
+        short = short.format(updates=updates, warmup=updates * 2 // 5)
         quickstart = quickstart.replace(long, short)
     return quickstart

@@ -22,7 +22,7 @@ def write_executable(path: pathlib.Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def make_checkout(folder: pathlib.Path) -> None:
+def make_checkout(folder: pathlib.Path, updates: int = 40) -> None:
     """A copy of the repository with an environment, a smaller quickstart and some text.
 
     The environment is that of the tests: `pip` and `python -m venv` do nothing in it.
@@ -33,7 +33,9 @@ def make_checkout(folder: pathlib.Path) -> None:
     for name in ("Makefile", "pyproject.toml"):
         shutil.copy(REPOSITORY / name, folder)
     quickstart = folder / "configs" / "quickstart.py"
-    quickstart.write_text(doc_blocks.shorten(quickstart.read_text()))
+    quickstart.write_text(doc_blocks.shorten(quickstart.read_text(), updates))
+    own_text = folder / "configs" / "own_text.py"
+    own_text.write_text(own_text.read_text().replace("160 *", "8 *"))
     python = f'#!/bin/sh\n[ "$1 $2" = "-m venv" ] || exec "{sys.executable}" "$@"\n'
     for name, program in {"python": python, "python3": python, "pip": "#!/bin/sh\n"}.items():
         write_executable(folder / ".venv" / "bin" / name, program)
