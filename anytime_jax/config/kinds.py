@@ -114,7 +114,7 @@ class Kinds:
         if match is None:
             if name is None:
                 raise ValueError(f"{self.setting} is missing: give one of {self._allowed}")
-            near = difflib.get_close_matches(str(name), self.classes, 1)
+            near = difflib.get_close_matches(name, self.classes, 1) if isinstance(name, str) else ()
             hint = f"; did you mean {near[0]!r}?" if near else ""
             reject(self.setting, name, f"one of {self._allowed}{hint}")
         module, attribute = match.groups()
