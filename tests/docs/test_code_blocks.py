@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -65,7 +66,7 @@ def write_executable(path: pathlib.Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def make_checkout(folder: pathlib.Path) -> None:
+def make_checkout(folder: pathlib.Path, updates: int = 40) -> None:
     """A copy of the repository with an environment, a smaller quickstart and some text.
 
     The environment is that of the tests: `pip` and `python -m venv` do nothing in it.
@@ -75,7 +76,9 @@ def make_checkout(folder: pathlib.Path) -> None:
     for name in ("Makefile", "pyproject.toml"):
         shutil.copy(REPOSITORY / name, folder)
     quickstart = folder / "configs" / "quickstart.py"
-    quickstart.write_text(doc_blocks.shorten(quickstart.read_text()))
+    quickstart.write_text(doc_blocks.shorten(quickstart.read_text(), updates))
+    own_text = folder / "configs" / "own_text.py"
+    own_text.write_text(own_text.read_text().replace("160 *", "8 *"))
     python = f'#!/bin/sh\n[ "$1 $2" = "-m venv" ] || exec "{sys.executable}" "$@"\n'
     for name, program in {"python": python, "python3": python, "pip": "#!/bin/sh\n"}.items():
         write_executable(folder / ".venv" / "bin" / name, program)
@@ -110,13 +113,8 @@ def trained(tmp_path_factory):
     return folder
 
 
-def is_slow(page):
-    return () if doc_blocks.name_of(page) == "README.md" else pytest.mark.slow
-
-
-@pytest.mark.parametrize(
-    "page", [pytest.param(x, marks=is_slow(x), id=doc_blocks.name_of(x)) for x in RUN]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("page", RUN, ids=doc_blocks.name_of)
 def test_page_runs(page, tmp_path, request):
     folder = tmp_path / "anytime_jax"
     if doc_blocks.name_of(page) in BEGINNINGS:
@@ -127,3 +125,19 @@ def test_page_runs(page, tmp_path, request):
         run_program(["bash", "-euxo", "pipefail", "-c", commands], folder)
     if program := doc_blocks.runnable(page, "python"):
         run_program(["python", "-c", program], folder)
+
+
+def test_commands_of_the_readme_run(starts, tmp_path):
+    """With fewer updates, and without a shell and what it installs."""
+    folder = tmp_path / "anytime_jax"
+    make_checkout(folder, updates=10)
+    readme = doc_blocks.runnable(REPOSITORY / "README.md", "bash")
+    lines = [shlex.split(line, comments=True) for line in readme.splitlines()]
+    for words in filter(None, lines):
+        assert words[0] in ("make", "pip", "python"), words
+        name, argv = "train", ["--config=configs/quickstart.py"]  # of `make quickstart`
+        if words[0] == "python":
+            name, *argv = words[3:]
+        if words[0] != "pip":
+            start = starts.launch(*argv, command=name, folder=folder)
+            assert start.wait(600) == 0, start.output

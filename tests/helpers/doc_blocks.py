@@ -17,11 +17,11 @@ _FILES = (
     *(REPOSITORY / "docs").rglob("*.md"),
     *(REPOSITORY / "tests").rglob("*.md"),
 )
-# The configuration of the quickstart in the tests of pages: 40 updates to 1x.
+# The configuration of the quickstart in the tests of pages.
 _SHORTER = {
     "config.batch_size = 32": "config.batch_size = 8",
-    "20 * 81_920": "40 * 8 * 128",
-    '"160 steps"': '"16 steps"',
+    "20 * 81_920": "{updates} * 8 * 128",
+    '"160 steps"': '"{warmup} steps"',
     "builtin_megabytes = 70.0": "builtin_megabytes = 3.0",
     "tokens = 32_768": "tokens = 2_048",
 }
@@ -69,9 +69,10 @@ def runnable(page: pathlib.Path, language: str) -> str:
     return "\n".join(block.code for block in mine if not block.mark)
 
 
-def shorten(quickstart: str) -> str:
-    """Returns the text of the quickstart's configuration with fewer and smaller updates."""
+def shorten(quickstart: str, updates: int = 40) -> str:
+    """Returns the text of the quickstart's configuration with fewer and smaller updates to 1x."""
     for long, short in _SHORTER.items():
         assert quickstart.count(long) == 1, long
+        short = short.format(updates=updates, warmup=updates * 2 // 5)
         quickstart = quickstart.replace(long, short)
     return quickstart
