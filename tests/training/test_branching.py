@@ -16,7 +16,7 @@ from training_runs import after, bits, finished, recording, records, saved, star
 
 from anytime_jax import averaging, schedules
 from anytime_jax.checkpoints.checkpoint_listing import saved_steps
-from anytime_jax.checkpoints.checkpoint_reader import read_meta, verify_checkpoint
+from anytime_jax.checkpoints.checkpoint_reader import read_meta
 from anytime_jax.commands import config_file, runs
 from anytime_jax.config import schema
 from anytime_jax.corpus.preparation import prepare
@@ -107,18 +107,6 @@ def test_trunk_is_unchanged_and_resumes(trunk, longer, dataset, tmp_path):
     assert bits(mine, 30) == bits(longer, 30)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("shape", "floor", "half"),
-    [("linear", 0.1, 0.5), ("1-sqrt", 0.1, 1 - np.sqrt(0.5)), ("cosine", 0.0, 0.5)],
-)
-def test_decay_shapes_and_floors(shape, floor, half, trunk, dataset, tmp_path):
-    changes = {"decay__shape": shape, "decay__floor": floor, "log__every": "1 steps"}
-    leave(tmp_path, trunk, dataset, **changes)
-    rates = [values["lr"] for _, _, values in records(tmp_path) if "lr" in values]
-    np.testing.assert_allclose(rates, [1e-2, 1e-2 * (floor + (1 - floor) * half)], rtol=1e-6)
-
-
 def test_branch_continues_averages(trunk, dataset, tmp_path):
     """In float64, from the trunk's averages and the weights after each of its own updates."""
     leave(tmp_path, trunk, dataset, checkpoint__every="1 steps", checkpoint__keep=5)
@@ -146,13 +134,6 @@ def test_branch_records_its_trunk(branched, trunk):
     assert read_meta(branching / "checkpoints" / "20")["config"]["branch"]["from_run"] == str(trunk)
 
 
-@pytest.mark.slow
-def test_branch_leaves_at_90_percent_by_default(trunk, dataset, tmp_path):
-    leave(tmp_path / "step", trunk, dataset, branch__at="18 steps")
-    leave(tmp_path / "multiple", trunk, dataset)
-    assert bits(tmp_path / "step", 20) == bits(tmp_path / "multiple", 20)
-
-
 # Resuming
 
 
@@ -165,13 +146,12 @@ def test_branch_with_same_schedule_equals_trunk(trunk, longer, dataset, tmp_path
     assert records(tmp_path) == [row for row in records(longer) if row[0] >= 20]
 
 
-@pytest.mark.parametrize("updates", [pytest.param(0, marks=pytest.mark.slow), 1])
-def test_branch_resumes_without_its_trunk(updates, branched, trunk, longer, dataset, tmp_path):
+def test_branch_resumes_without_its_trunk(branched, trunk, longer, dataset, tmp_path):
     mine = shutil.copytree(trunk, tmp_path / "trunk")
-    outcome, _ = leave(tmp_path / "cut", mine, dataset, interrupted=after(updates))
-    assert outcome == Outcome(18 + updates, "interrupted")
+    outcome, _ = leave(tmp_path / "cut", mine, dataset, interrupted=after(1))
+    assert outcome == Outcome(19, "interrupted")
     shutil.rmtree(mine)
-    leave(tmp_path / "cut", mine, dataset, **{**DECAY, "decay__horizon": "2x", "stop": "19 steps"})
+    leave(tmp_path / "cut", mine, dataset, **{**DECAY, "decay__horizon": "2x", "stop": "20 steps"})
     shutil.copytree(longer, mine)  # another run takes the trunk's place
     leave(tmp_path / "cut", mine, dataset)
     assert bits(tmp_path / "cut", 20) == bits(branched[0], 20)
@@ -246,18 +226,15 @@ def rejection(run, trunk, dataset, **changes):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "named"),
     [
-        ({"schedule": HIGHER}, "schedule.peak was 0.01, is 0.02): set them back, or name"),
         ({"seed": 1}, "seed was 0, is 1"),
-        ({"decay__horizon": "4x"}, "no checkpoint at 36 steps (3.6x, 2.3K tokens) yet, its last"),
-        ({"branch__at": "11 steps"}, "it has those of steps 9, 10, 18, 20: choose one of them"),
-        ({"schedule": HIGHER, "branch__change": ("optimizer.b2",)}, "0.01, is 0.02"),
+        ({"branch__at": "11 steps"}, "9, 10, 18, 20"),
+        ({"schedule": HIGHER, "branch__change": ("optimizer.b2",)}, "schedule.peak"),
     ],
-)  # fmt: skip
-def test_rejects_changes_that_are_not_named(changes, message, trunk, dataset, tmp_path):
-    rejected = rejection(tmp_path / "branch", trunk, dataset, **changes).replace("'", '"')
-    assert message in rejected
+)
+def test_rejects_changes_that_are_not_named(changes, named, trunk, dataset, tmp_path):
+    assert named in rejection(tmp_path / "branch", trunk, dataset, **changes)
 
 
 JUMP = {**CONSTANT, "kind": "inverse_sqrt", "alpha": 7.0}
@@ -270,6 +247,13 @@ def test_rejects_jump_of_learning_rate():
     config = build(schedule={**JUMP, "alpha": 70.0}, decay__horizon="", **changes)
     with pytest.raises(InputError, match=r"the learning rate of the trunk is .* at 18 steps"):
         branching.check_inheritance(config, trunk, 18)
+
+
+def test_weight_decay_may_change_in_a_branch():
+    trunk = small_run.config("run", schedule=CONSTANT)
+    named = {"branch__at": "18 steps", "branch__change": ("optimizer.weight_decay",)}
+    config = build(optimizer__weight_decay="g2", **named)
+    branching.check_inheritance(config, trunk, 18)
 
 
 @pytest.mark.slow
@@ -288,19 +272,14 @@ def test_named_settings_and_averages_may_change(trunk, dataset, tmp_path):
     assert outcome == Outcome(30, "stop")
 
 
-def test_weight_decay_may_change_in_a_branch(trunk, branched, dataset, tmp_path):
-    named = {"branch__change": ("optimizer.weight_decay",), "optimizer__weight_decay": "g2"}
-    outcome, _ = leave(tmp_path, trunk, dataset, **named)
-    assert outcome == Outcome(20, "stop")
-    assert bits(tmp_path, 20) != bits(branched[0], 20)
-
-
 def test_rejects_trunk_that_is_missing_or_itself(trunk, dataset, tmp_path):
     message = rejection(tmp_path / "branch", tmp_path / "nowhere", dataset)
     assert "config.branch.from_run" in message
     before = files_and_times(trunk)
     with pytest.raises(InputError, match=r"config\.run_dir"):
         leave(trunk, trunk, dataset)
+    with pytest.raises(InputError):
+        leave(trunk / "inside", trunk, dataset)
     assert files_and_times(trunk) == before
 
 
@@ -336,27 +315,19 @@ def build(**changes):
     return small_run.config("run", **changes)
 
 
-@pytest.mark.parametrize("change", [(), ("optimizer.b2", "schedule.warmup")])
-@pytest.mark.parametrize(
-    ("name", "changes"),
-    [
-        ("schedule.peak", {"schedule": HIGHER}),
-        ("clip_norm", {"clip_norm": 2.0}),
-    ],
-)
-def test_printed_option_adds_a_change_when_pasted_into_a_shell(name, changes, change, tmp_path):
-    config = build(branch__at="18 steps", branch__change=change, **changes)
+def test_printed_option_adds_a_change_when_pasted_into_a_shell(tmp_path):
+    change = ("optimizer.b2", "schedule.warmup")
+    config = build(branch__at="18 steps", branch__change=change, schedule=HIGHER)
     with pytest.raises(InputError) as caught:
         branching.check_inheritance(config, small_run.config("run", schedule=CONSTANT), 18)
     (option,) = re.findall(r"--config\.branch\.change=.*", str(caught.value))
     file = small_run.write_config(tmp_path / "config.py", "run", "data")
     settings = config_file.read(str(file), shlex.split(option))
-    assert settings["branch"]["change"] == (*change, name)
+    assert settings["branch"]["change"] == (*change, "schedule.peak")
 
 
-@pytest.mark.parametrize("settings", [{"name": "old"}, {"schedule": 3}, None])
-def test_rejects_trunk_with_unreadable_settings(settings, tmp_path):
-    (tmp_path / "run.json").write_text(json.dumps({"identity": {}, "config": settings}))
+def test_rejects_trunk_with_unreadable_settings(tmp_path):
+    (tmp_path / "run.json").write_text(json.dumps({"identity": {}, "config": {"schedule": 3}}))
     config = build(branch__from_run=str(tmp_path), branch__at="18 steps")
     with pytest.raises(InputError, match=r"config\.branch\.from_run"):
         branching.find_trunk(config, resumes=False)
@@ -400,8 +371,9 @@ def test_decay_of_an_inverse_square_root_starts_at_its_rate(whole, dataset, tmp_
     assert read_meta(tmp_path / "run" / "checkpoints" / "10")["step"] == 10
 
 
-def test_decay_has_the_settings_of_its_checkpoint(trunk, dataset, second, tmp_path):
+def test_decay_has_the_settings_of_its_checkpoint(trunk, dataset, second, tmp_path, monkeypatch):
     """A resume may change averages and validation sets."""
+    monkeypatch.setattr(start_lib, "make_program", recording)  # compiled once
     copy = shutil.copytree(trunk, tmp_path / "trunk")
     sets = {"other": str(second.path)}
     _, output = start(copy, dataset, stop="3x", **TRUNK, averages=("f3",), eval__sets=sets)
@@ -439,24 +411,3 @@ def test_decay_is_made_at_a_named_point_of_a_usable_trunk(trunk, tmp_path):
     (copy / "run.json").write_text(json.dumps({**content, "config": {"schedule": 3}}))
     with pytest.raises(InputError, match="its settings cannot be used"):
         decay(copy)
-
-
-def test_branch_of_another_trunk_is_another_run(trunk, branched, dataset, tmp_path):
-    """The settings of both branches are the same, those of rounding in their trunks aside."""
-    other = shutil.copytree(branched[0], tmp_path / "branch")
-    file = other / "run.json"
-    content = json.loads(file.read_text())
-    content["identity"]["branch.checkpoint"] = "of another trunk"
-    file.write_text(json.dumps(content))
-    with pytest.raises(RunError, match=r"another run .branch\.checkpoint was"):
-        verify_checkpoint(other / "checkpoints" / "20")
-
-
-def test_run_inside_its_trunk_is_rejected(trunk, dataset):
-    with pytest.raises(InputError, match="in the trunk's own directory"):
-        leave(trunk / "inside", trunk, dataset)
-
-
-def test_branch_without_a_decay_says_so(trunk, dataset, tmp_path):
-    _, output = leave(tmp_path / "run", trunk, dataset, branch__at="18 steps", stop="19 steps")
-    assert "NO DECAY" in output

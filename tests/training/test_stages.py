@@ -32,7 +32,7 @@ RUN = {
     "data__repeat": True,
     "eval__tokens": 64,
     "log__every": "1 steps",
-    "checkpoint__every": "3 steps",
+    "checkpoint__every": "8 steps",
     "checkpoint__keep": 9,
 }
 
@@ -49,19 +49,30 @@ def sources_fixture(tmp_path_factory):
     }
 
 
-@pytest.fixture(name="train")
-def train_fixture(sources, monkeypatch):
+@pytest.fixture(scope="module", name="train")
+def train_fixture(sources):
     """Starts or resumes a run on the sources, whose paths are their names."""
     known = {x: dataclasses.replace(y, vocab_size=300) for x, y in sources.items()}
-    monkeypatch.setattr(run_data, "load_dataset", lambda path, hint="": known[str(path)])
+
+    def load(path, hint=""):
+        return known[str(path)]
 
     def train(run, interrupted=lambda: False, **changes):
-        first = known["web"]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("training_runs.load", lambda path, hint: known[str(path)])
-            return start(run, first, interrupted, **{**RUN, **changes})
+            patch.setattr(run_data, "load_dataset", load)
+            patch.setattr("training_runs.load", load)
+            return start(run, known["web"], interrupted, **{**RUN, **changes})
 
     return train
+
+
+@pytest.fixture(scope="module", name="whole")
+def whole_fixture(train, tmp_path_factory):
+    """An unbroken run to 2x: the directory, the output and the batches of its updates."""
+    run, first = tmp_path_factory.mktemp("whole"), len(updates)
+    outcome, output = train(run, stop="2x")
+    assert outcome == Outcome(20, "stop")
+    return run, output, [np.asarray(x) for x in updates[first:]]
 
 
 def expected_batches(sources, stop):
@@ -87,34 +98,26 @@ def expected_batches(sources, stop):
         yield np.array(rows)
 
 
-def test_updates_read_the_sources_in_turn(sources, train, tmp_path):
-    first = len(updates)
-    outcome, output = train(tmp_path, stop="2x")
-    assert outcome == Outcome(20, "stop")
-    made = [np.asarray(x) for x in updates[first:]]
+def test_updates_read_the_sources_in_turn(sources, whole):
+    run, output, made = whole
     assert [x.shape for x in made] == [(8, 9)] * 10 + [(4, 17)] * 10
     for ours, slow in zip(made, expected_batches(sources, 20), strict=True):
         np.testing.assert_array_equal(ours, slow)
     assert "stage    from 7 steps" in output
-    assert "of its tokens were seen" in output
-    assert [row[1] for row in records(tmp_path)][-1] == 20 * 64  # an update keeps its tokens
+    assert [row[1] for row in records(run)][-1] == 20 * 64  # an update keeps its tokens
 
 
-@pytest.mark.parametrize("stop", [1, 7, 9, 10, 14, 15, 17])
-def test_a_resumed_run_is_bitwise_the_unbroken_one(train, tmp_path, stop, tmp_path_factory):
-    whole = tmp_path_factory.getbasetemp() / "whole_stages"
-    if not (whole / "checkpoints" / "20").exists():
-        train(whole, stop="2x")
-    train(tmp_path, after(stop), stop="2x")
+def test_a_resumed_run_is_bitwise_the_unbroken_one(train, tmp_path, whole):
+    """Stopped where a mixture changes, where the length does, and between the changes."""
+    for step, count in ((6, 6), (7, 1), (10, 3), (12, 2)):
+        assert train(tmp_path, after(count), stop="2x")[0] == Outcome(step, "interrupted")
     train(tmp_path, stop="2x")
-    assert bits(tmp_path, 20) == bits(whole, 20)
+    assert bits(tmp_path, 20) == bits(whole[0], 20)
     ours, theirs = (
-        [(step, {k: v for k, v in values.items() if "/" in k}) for step, _, values in records(x)]
-        for x in (tmp_path, whole)
+        [(step, values) for step, _, values in records(x) if "eval/last/loss" in values]
+        for x in (tmp_path, whole[0])
     )
-    by_step = dict(theirs)
-    # An interrupted start adds no evaluation.
-    assert [x for x in ours if x[0] in by_step] == theirs
+    assert ours == theirs
 
 
 def test_stages_to_come_may_change_and_those_of_the_past_not(train, tmp_path):
@@ -132,7 +135,7 @@ def test_stages_to_come_may_change_and_those_of_the_past_not(train, tmp_path):
         {"data__mixture": {x: y for x, y in later.items() if x != "0.7x"}},
         {"data__mixture": later, "model__length": {"0x": 8, "0.5x": 16}},
     ):
-        with pytest.raises(InputError, match=r"has made 9 updates|fingerprint was"):
+        with pytest.raises(InputError):
             train(tmp_path, stop="2x", **past)
     assert json.loads((tmp_path / "run.json").read_text()) == about
     # The mean of the validation sets stays the one of the first start.
@@ -147,21 +150,15 @@ def test_stages_to_come_may_change_and_those_of_the_past_not(train, tmp_path):
     train(tmp_path, stop="2x", data__mixture=later)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"batch_size": 8}, r"length = 16 from 10 steps .* 4 windows.* the 8 parts"),
-        ({"batch_size": 16}, None),
-        ({"batch_size": 16, "microbatches": 2}, "a microbatch has 4 windows"),
-    ],
-)
-def test_a_later_length_fits_the_devices_or_is_refused_at_the_start(changes, message):
-    config = small_run.config("run", model__length={"0x": 8, "10 steps": 16}, **changes)
-    if message is None:
-        preflight.make_mesh(config, jax.devices()[:8])
-        return
-    with pytest.raises(InputError, match=message):
-        preflight.make_mesh(config, jax.devices()[:8])
+def test_a_later_length_fits_the_devices_or_is_refused_at_the_start():
+    def make_mesh(**changes):
+        config = small_run.config("run", model__length={"0x": 8, "10 steps": 16}, **changes)
+        return preflight.make_mesh(config, jax.devices()[:8])
+
+    assert make_mesh(batch_size=16).size == 8
+    for changes in ({"batch_size": 8}, {"batch_size": 16, "microbatches": 2}):
+        with pytest.raises(InputError, match="4 windows"):
+            make_mesh(**changes)
 
 
 def test_a_later_length_that_the_attention_cannot_take_is_refused_at_the_start(monkeypatch):
@@ -235,16 +232,3 @@ def test_a_mixture_of_one_is_the_dataset_by_itself(train, tmp_path):
     one = {"data__mixture": {"any": ("web", 1.0)}, "model__length": {"0x": 8}}
     train(tmp_path / "b", stop="5 steps", **one, model__rope_theta=1e4)
     assert bits(tmp_path / "a", 5) == bits(tmp_path / "b", 5)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"data__mixture": {**STAGES, "2y": {"web": ("web", 1.0)}}}, "data.mixture = '2y'"),
-        ({"model__length": {"0x": 8, "-2x": 16}}, "model.length = '-2x'"),
-        ({"eval__sets": {"f25": "web"}}, "eval.sets = 'f25'"),
-    ],
-)
-def test_an_error_names_the_entry_that_is_wrong(changes, message):
-    with pytest.raises(InputError, match=message):
-        small_run.config("run", **{**RUN, **changes})
