@@ -59,12 +59,12 @@ def test_span_beyond_the_stop_is_refused_before_anything_is_written(dataset, tmp
     assert not (tmp_path / "run").exists()
 
 
-def test_failure_of_the_profiler_does_not_end_the_run(dataset, tmp_path):
-    jax.profiler.start_trace(tmp_path / "other")  # there may be one at a time
-    try:
-        outcome, output = start(tmp_path / "run", dataset, profile=StepRange(2, 5))
-    finally:
-        jax.profiler.stop_trace()
+def test_failure_of_the_profiler_does_not_end_the_run(dataset, tmp_path, monkeypatch):
+    def fail(*unused, **options):
+        raise RuntimeError("there may be one trace at a time")
+
+    monkeypatch.setattr(jax.profiler, "start_trace", fail)
+    outcome, output = start(tmp_path / "run", dataset, profile=StepRange(2, 5))
     assert outcome == Outcome(10, "stop")
     assert "profile  failed" in output
 

@@ -18,6 +18,7 @@ TOKENS = np.random.RandomState(0).randint(
     0, small_run.VOCABULARY, (STEPS, small_run.BATCH, small_run.LENGTH + 1), np.int32
 )
 CONFIG = small_run.config("unused")
+loss_and_gradient = jax.jit(step.loss_and_gradient, static_argnums=(0, 1, 4, 5))
 
 
 def train(config=CONFIG, mesh=None, steps=STEPS):
@@ -93,8 +94,8 @@ def test_microbatches_give_unclipped_loss_and_gradient_of_batch():
 def test_gradient_of_a_whole_batch_is_not_rounded():
     params = small_run.program(CONFIG, small_run.mesh()).init().params
     arguments = CONFIG.model, sharding.UNCONSTRAINED, params, jnp.asarray(TOKENS[0]), 1
-    _, expected = step.loss_and_gradient(*arguments)
-    _, grads = step.loss_and_gradient(*arguments, "bfloat16")
+    _, expected = loss_and_gradient(*arguments)
+    _, grads = loss_and_gradient(*arguments, "bfloat16")
     jax.tree.map(np.testing.assert_array_equal, grads, expected)
 
 
@@ -102,11 +103,11 @@ def test_gradients_of_microbatches_are_summed_in_the_named_type():
     """The rounded sums by hand, of gradients that are not rounded."""
     config, params = CONFIG.model, small_run.program(CONFIG, small_run.mesh()).init().params
     rows = TOKENS[0]
-    parts = [jax.grad(plain_loss)(params, rows[i::4]) for i in range(4)]
+    gradient = jax.jit(jax.grad(plain_loss))
+    parts = [gradient(params, rows[i::4]) for i in range(4)]
     for dtype in ("float32", "bfloat16"):
-        _, grads = step.loss_and_gradient(
-            config, sharding.UNCONSTRAINED, params, jnp.asarray(rows), 4, dtype
-        )
+        arguments = config, sharding.UNCONSTRAINED, params, jnp.asarray(rows), 4, dtype
+        _, grads = loss_and_gradient(*arguments)
         for name, leaf in small_run.leaves(grads).items():
             total = np.zeros(leaf.shape, dtype)
             for part in parts:
