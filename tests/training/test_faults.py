@@ -242,16 +242,6 @@ def test_fall_back_resumes_from_newest_good_checkpoint(whole, dataset, tmp_path)
     assert {"9", "9.damaged", "12.damaged"} <= names
 
 
-@pytest.mark.slow
-def test_fall_back_without_good_checkpoint_starts_again(whole, dataset, tmp_path):
-    start(tmp_path, dataset, stop="4 steps")
-    damage(tmp_path, 4)
-    with pytest.raises(RunError, match="--fall-back"):
-        start(tmp_path, dataset, stop="2x")
-    start(tmp_path, dataset, stop="2x", fall_back=True)
-    check_equals_whole(tmp_path, whole)
-
-
 def test_interrupted_evaluation_is_made_by_next_start(whole, dataset, tmp_path):
     """After a signal during the evaluation, in the middle of the run and at its stop."""
     calls = itertools.count(1)

