@@ -51,17 +51,6 @@ def test_empty_table_is_printed():
     assert "run" in printed(make_table(0), 80)
 
 
-def test_one_table_is_markdown_html_and_csv():
-    table = Table("", ["run", *numbers("loss", format="+.2f"), *numbers("steps", format=",")])
-    table.add_row("a<b, c", 0.125, 1000)
-    table.add_row("d", None, "-")
-    lines = ["| run | loss | steps |", "| --- | --- | --- |", "| a<b, c | +0.12 | 1,000 |"]
-    assert table.to_markdown().splitlines() == [*lines, "| d |  | - |"]
-    assert table.to_csv().splitlines() == ["run,loss,steps", '"a<b, c",+0.12,"1,000"', "d,,-"]
-    assert "<td>a&lt;b, c</td><td>+0.12</td><td>1,000</td>" in table.to_html()
-    assert "<td>d</td><td></td><td>-</td>" in table.to_html()
-
-
 def test_row_of_another_length_is_refused():
     with pytest.raises(ValueError, match="zip"):
         Table("", ["a", "b"], [["1"]]).text()

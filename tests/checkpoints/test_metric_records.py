@@ -1,7 +1,6 @@
 """Records: one row a step, and the same after kills and resumes as without."""
 
 import json
-import os
 import pathlib
 import tempfile
 
@@ -11,7 +10,7 @@ import pytest
 
 from anytime_jax import __version__
 from anytime_jax.checkpoints import metric_records
-from anytime_jax.checkpoints.metric_records import RecordWriter, Row, last_change, read_records
+from anytime_jax.checkpoints.metric_records import RecordWriter, Row, read_records
 
 HEADER = f'{{"format_version": 1, "segment": 0, "from_step": 0, "version": "{__version__}"}}'
 ROW = '{"step": %d, "tokens": 8, "values": {"a": 1.5}}'
@@ -187,15 +186,3 @@ def test_killed_and_resumed_run_has_the_records_of_an_unbroken_one(every, kills)
             start = saved
         write_until(broken, start, STEPS, 0)
         assert read_records(broken) == read_records(unbroken)
-
-
-def test_last_change_differs_after_every_write(tmp_path):
-    assert last_change(tmp_path) == (0.0, 0)
-    seen = set()
-    for number in range(3):
-        write(tmp_path, number, [(number + 1, {"a": 1.0})])
-        os.utime(segment(tmp_path, number), (1000, 1000))  # within the clock's resolution
-        seen.add(last_change(tmp_path))
-        assert last_change(tmp_path) in seen
-    assert len(seen) == 3
-    assert {time for time, _ in seen} == {1000.0}

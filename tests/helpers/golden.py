@@ -31,7 +31,6 @@ WITHOUT = {
     "decay": "takes its settings from a trunk, which it needs",
     "own_text": "takes its vocabulary from a dataset, which it needs",
     "paper_settings": "is what the paper's runs share",
-    "theory_figure": "is no run",
 }
 _RATE = 2.0**-10
 
