@@ -142,7 +142,7 @@ def _watch_run(before: Snapshot, run_dir: str, directory: Path, trust: Trust) ->
     """Writes the report of a run whenever it has changed, and rests in between."""
     rested = 0.0
     for snapshot in follow(run_dir, _RELOAD_SECONDS, trust):
-        if snapshot is not None and time.monotonic() >= rested and snapshot.is_news_after(before):
+        if time.monotonic() >= rested and snapshot.is_news_after(before):
             start = time.monotonic()
             _write_run(snapshot, directory, True, trust)
             rested, before = start + _REST * (time.monotonic() - start), snapshot

@@ -154,7 +154,7 @@ def _watch(arguments: argparse.Namespace, console: Console) -> None:
     """Shows a forecast at each evaluation, and whenever the run is 5% longer."""
     evaluated, step, problem = -1, 0, ""
     for snapshot in follow(arguments.run, arguments.every or _EVERY, arguments.trust):
-        if snapshot is None or not snapshot.rows:
+        if not snapshot.rows:
             continue
         latest = _latest_evaluation(snapshot)
         if latest == evaluated and snapshot.rows[-1].step < _NEWS * step:

@@ -10,11 +10,9 @@ from anytime_jax.errors import InputError, RunError
 from anytime_lab.monitor import run_snapshot
 from anytime_lab.monitor.run_snapshot import Snapshot
 
-_RESIZE_SECONDS = 0.2  # seconds between checks of the terminal's size
 
-
-def follow(run_dir: str, every: float, trust: Trust = NOBODY) -> Iterator[Snapshot | None]:
-    """Yields a snapshot every `every` seconds, and None in between to check the terminal's size.
+def follow(run_dir: str, every: float, trust: Trust = NOBODY) -> Iterator[Snapshot]:
+    """Yields a snapshot of a run every `every` seconds.
 
     `trust` says which packages are imported for the kinds that the run names.
 
@@ -23,10 +21,7 @@ def follow(run_dir: str, every: float, trust: Trust = NOBODY) -> Iterator[Snapsh
     snapshot = run_snapshot.take(run_dir, trust=trust)
     while True:
         yield snapshot
-        end = time.monotonic() + every
-        while (left := end - time.monotonic()) > 0:
-            time.sleep(min(left, _RESIZE_SECONDS))
-            yield None
+        time.sleep(every)
         try:
             snapshot = run_snapshot.take(run_dir, snapshot, trust)
         except InputError as error:
@@ -35,7 +30,7 @@ def follow(run_dir: str, every: float, trust: Trust = NOBODY) -> Iterator[Snapsh
 
 @contextlib.contextmanager
 def until_interrupted() -> Iterator[None]:
-    """Ends the block at Ctrl-C or SIGTERM alike, so that the terminal gets its cursor back."""
+    """Ends the block at Ctrl-C or SIGTERM alike: a command that follows a run ends in no other way."""
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with contextlib.suppress(KeyboardInterrupt):

@@ -13,7 +13,7 @@ from anytime_lab.study.results import Results
 
 @pytest.fixture
 def meanwhile(monkeypatch):
-    """Calls functions, one at each look at the run or at the terminal, and then Ctrl-C."""
+    """Calls functions, one at each look at the run, and then Ctrl-C."""
 
     def call(*events, pause=3600.0):
         remaining, clock = list(events), [0.0]
