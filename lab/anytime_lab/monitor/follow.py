@@ -30,7 +30,7 @@ def follow(run_dir: str, every: float, trust: Trust = NOBODY) -> Iterator[Snapsh
 
 @contextlib.contextmanager
 def until_interrupted() -> Iterator[None]:
-    """Ends the block at Ctrl-C or SIGTERM alike: a command that follows a run ends in no other way."""
+    """Ends the block at Ctrl-C or SIGTERM, the only end of a command that follows a run."""
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with contextlib.suppress(KeyboardInterrupt):
