@@ -438,6 +438,7 @@ def failure(read):
     return ""
 
 
+@pytest.mark.slow
 def test_pipe_or_device_in_place_of_any_file_is_named_or_not_read(tmp_path):
     """Reading one could wait forever."""
     state = small_state(4)

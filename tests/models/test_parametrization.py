@@ -171,6 +171,7 @@ def test_the_same_up_to_a_width_of_1024(kind, optimizer, rate):
     assert measure(kind, optimizer, "mup", rate).largest < (0.06 if kind is Llama else 0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("optimizer", "parametrization"),
     [

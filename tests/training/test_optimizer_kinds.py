@@ -310,6 +310,7 @@ def after_updates(mesh, updates=4):
     return losses, state
 
 
+@pytest.mark.slow
 def test_a_strangers_state_is_sharded_and_trains_like_on_one_device():
     losses, state = after_updates(small_run.mesh(8, data=2, fsdp=2, tensor=2))
     expected_losses, expected = after_updates(small_run.mesh())

@@ -37,6 +37,7 @@ def test_trace_has_the_updates_of_its_span_and_changes_no_bit(whole, dataset, tm
     assert bits(tmp_path, 20) == bits(whole, 20)
 
 
+@pytest.mark.slow
 def test_span_is_traced_by_the_starts_that_reach_it(dataset, tmp_path):
     start(tmp_path, dataset, after(2), profile=StepRange(4, 7))  # interrupted before it
     assert not (tmp_path / "profile").exists()
@@ -59,6 +60,7 @@ def test_span_beyond_the_stop_is_refused_before_anything_is_written(dataset, tmp
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_failure_of_the_profiler_does_not_end_the_run(dataset, tmp_path, monkeypatch):
     def fail(*unused, **options):
         raise RuntimeError("there may be one trace at a time")

@@ -70,6 +70,7 @@ def kill_and_compare(starts, whole, folder, moments):
 IN_TURN = (("preparation", 0), ("update", 6), ("save", 1), ("evaluation", 8))
 
 
+@pytest.mark.slow
 def test_kills_at_two_moments_leave_no_trace(starts, whole, tmp_path):
     kill_and_compare(starts, whole, tmp_path, IN_TURN[1:3])
 

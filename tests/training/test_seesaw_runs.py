@@ -26,6 +26,7 @@ def trunk(dataset, tmp_path_factory):
     return run
 
 
+@pytest.mark.slow
 def test_run_over_a_cut(trunk):
     rows = records(trunk)
     assert [tokens for _, tokens, _ in rows][-3:] == [8 * (8 * 9 + 16 * n) for n in (4, 5, 6)]

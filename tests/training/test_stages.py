@@ -175,6 +175,7 @@ def test_a_later_length_that_the_attention_cannot_take_is_refused_at_the_start(m
         preflight.make_mesh(config, jax.devices()[:1])
 
 
+@pytest.mark.slow
 def test_a_branch_continues_the_counters_on_another_mixture(sources, train, tmp_path):
     train(tmp_path / "trunk", stop="9 steps")
     first = len(updates)
@@ -197,6 +198,7 @@ def test_a_branch_continues_the_counters_on_another_mixture(sources, train, tmp_
     assert {"eval/last/loss", "eval/math/last/loss"} <= first["other"][2].keys()
 
 
+@pytest.mark.slow
 def test_a_window_of_too_many_documents_is_merged_or_refused(train, tmp_path):
     """In training and in evaluations, on any device."""
     settings = {"data__documents": "mask", "data__most_documents": 2, "stop": "2 steps"}

@@ -250,6 +250,7 @@ def test_weights_are_those_of_the_last_stage_or_equal():
 # Stages
 
 
+@pytest.mark.slow
 def test_step_at_which_the_model_changes_is_evaluated_with_the_model_so_far(
     dataset, tmp_path, command
 ):

@@ -117,6 +117,7 @@ def test_average_added_later_has_its_first_step(run, whole, dataset, tmp_path):
     assert since == {"last": 0, "f6.25": 0, "f25": 0, "f12.5": 20, "f50": 20, "f100": 20}
 
 
+@pytest.mark.slow
 def test_checkpoint_deleted_after_open_is_reported(run, tmp_path):
     copied = shutil.copytree(run, tmp_path / "run")
     saved = open_run(copied)

@@ -19,7 +19,8 @@ LENGTH, WORDS = CONFIG.model.length, CONFIG.model.vocab_size
 GREEDY = SamplingSettings(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 PLAIN = SamplingSettings(temperature=1.0, top_k=0, top_p=1.0, seed=3)
 MESHES = pytest.mark.parametrize(
-    ("size", "axes"), [(1, {}), (8, {"data": 2, "fsdp": 2, "tensor": 2})]
+    ("size", "axes"),
+    [(1, {}), pytest.param(8, {"data": 2, "fsdp": 2, "tensor": 2}, marks=pytest.mark.slow)],
 )
 
 
@@ -114,6 +115,7 @@ def test_continuation_ends_after_the_token_that_ends_it(params):
     assert len({len(ids) for ids in cut}) > 3
 
 
+@pytest.mark.slow
 def test_samples_do_not_depend_on_the_batch(params):
     prompts = [[7, 8]] * 6
     runs = []
