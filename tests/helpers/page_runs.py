@@ -30,8 +30,8 @@ def make_checkout(folder: pathlib.Path, updates: int = 40) -> None:
     for name in ("configs", "launch", "docs"):
         shutil.copytree(REPOSITORY / name, folder / name)
     shutil.copytree(LABORATORY / "evidence", folder / "lab" / "evidence")
-    for name in ("Makefile", "pyproject.toml"):
-        shutil.copy(REPOSITORY / name, folder)
+    for name in ("Makefile", "constraints.txt", "pyproject.toml", "lab/pyproject.toml"):
+        shutil.copy(REPOSITORY / name, folder / name)
     quickstart = folder / "configs" / "quickstart.py"
     quickstart.write_text(doc_blocks.shorten(quickstart.read_text(), updates))
     own_text = folder / "configs" / "own_text.py"

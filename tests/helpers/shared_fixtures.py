@@ -27,9 +27,12 @@ for name in ("JAX_ENABLE_X64", "JAX_DISABLE_JIT", "JAX_DEBUG_NANS"):
 if "PYTEST_XDIST_WORKER" not in os.environ:
     compiled_programs.prune()
 
+import atexit
 import contextlib
 import pathlib
+import shutil
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 
 import hypothesis
@@ -54,11 +57,36 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 _compiled = 0
+_MEMORY = "/dev/shm"
+_ROOM_BYTES = 2**32
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Lets JAX compile a program anew while another process writes it to the cache."""
+    """Chooses the place of temporary directories before pytest does.
+
+    Lets JAX compile a program anew while another process writes it to the cache.
+    """
     config.addinivalue_line("filterwarnings", "ignore:Error reading persistent compilation cache")
+    if not config.option.basetemp and "PYTEST_XDIST_WORKER" not in os.environ:
+        config.option.basetemp = _directory_in_memory()
+
+
+def _directory_in_memory() -> str | None:
+    """Returns a directory in memory, which goes when the tests end; None if there is no room.
+
+    Tests save many checkpoints, and each save waits for a disk that has all of its files.
+    """
+    try:
+        if shutil.disk_usage(_MEMORY).free < _ROOM_BYTES:
+            return None
+        folder = tempfile.mkdtemp(prefix="anytime_jax_tests_", dir=_MEMORY)
+    except OSError:  # there is no such place, or it cannot be written
+        return None
+    owner = os.getpid()
+    # Forked processes, too, have this function.
+    atexit.register(lambda: os.getpid() == owner and shutil.rmtree(folder, ignore_errors=True))
+    return folder
 
 
 def _count_compiled(event: str, duration_secs: float, **unused: object) -> None:
