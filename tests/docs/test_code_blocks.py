@@ -29,7 +29,7 @@ def test_page_runs(page, tmp_path, request):
 def test_commands_of_the_readme_run(starts, tmp_path):
     """With fewer updates, and without a shell and what it installs."""
     folder = tmp_path / "anytime_jax"
-    make_checkout(folder, updates=6)
+    make_checkout(folder, updates=4)
     readme = doc_blocks.runnable(REPOSITORY / "README.md", "bash")
     lines = [shlex.split(line, comments=True) for line in readme.splitlines()]
     for words in filter(None, lines):

@@ -129,7 +129,7 @@ def test_gradients_are_those_of_the_plain_path(path):
         np.testing.assert_allclose(a, b, atol=2e-5 * float(jnp.abs(a).max()) + 1e-8)
 
 
-@pytest.mark.parametrize("path", [pytest.param("blocks", marks=pytest.mark.slow), "splash"])
+@pytest.mark.parametrize("path", ["blocks", pytest.param("splash", marks=pytest.mark.slow)])
 def test_devices_give_the_loss_and_gradients_of_one(path):
     """Rows, heads and the mean over the tokens that count are split over a mesh."""
     config, params = random_model(path, heads=4, kv_heads=2)

@@ -91,6 +91,7 @@ def test_lost_rows_are_counted(run, dataset):
     assert "are lost" not in output
 
 
+@pytest.mark.slow
 def test_linked_checkpoint_is_neither_followed_nor_deleted(run, dataset, tmp_path):
     moved = shutil.move(run / "checkpoints" / "20", tmp_path / "elsewhere")
     (run / "checkpoints" / "20").symlink_to(moved)

@@ -371,6 +371,7 @@ def test_decay_of_an_inverse_square_root_starts_at_its_rate(whole, dataset, tmp_
     assert read_meta(tmp_path / "run" / "checkpoints" / "10")["step"] == 10
 
 
+@pytest.mark.slow
 def test_decay_has_the_settings_of_its_checkpoint(trunk, dataset, second, tmp_path, monkeypatch):
     """A resume may change averages and validation sets."""
     monkeypatch.setattr(start_lib, "make_program", recording)  # compiled once

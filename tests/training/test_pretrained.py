@@ -288,6 +288,7 @@ def test_text_without_the_first_token_of_the_model_is_rejected_unless_it_is_mean
         pretrained.check_vocabulary(found, dataclasses.replace(dataset, settings=settings))
 
 
+@pytest.mark.slow
 def test_branch_of_run_with_pretrained_weights(run, model, dataset, tmp_path):
     """Its trunk's own, as of any other run; the directory is not asked for."""
     branch = {"branch__from_run": str(run), "branch__at": "10 steps", "log__every": "1 steps"}
