@@ -1,10 +1,16 @@
-"""Validation of single values: each error names the setting, the value and what is allowed."""
+"""Validation of single values: each error names the setting, the value and what is allowed.
+
+NumPy is imported where a value is an array: every command imports this module, and its import takes
+a tenth of a second.
+"""
 
 import dataclasses
 import math
-from typing import Any, NoReturn
+import numbers
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 LARGEST_COUNT = 2**31  # counts are int32 on device
 SMALLEST, LARGEST = 1.2e-38, 3.4e38  # normal float32 numbers
@@ -33,9 +39,16 @@ def format_value(value: Any) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 20]} ... {text[-15:]}"
 
 
+def _is(value: Any, types: Any, kind: type) -> bool:
+    """Whether a value is one of Python's types, or a NumPy scalar of a kind of numbers."""
+    return isinstance(value, types) or (
+        isinstance(value, kind) and type(value).__module__ == "numpy"
+    )
+
+
 def is_number(value: Any) -> bool:
     """Returns whether a value is a finite real number; a bool is not."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+    if isinstance(value, bool) or not _is(value, int | float, numbers.Real):
         return False
     try:
         return math.isfinite(value)
@@ -45,7 +58,7 @@ def is_number(value: Any) -> bool:
 
 def plain_number(value: Any) -> Any:
     """Returns a NumPy number as Python's, and any other value as it is."""
-    return value.item() if isinstance(value, np.number) else value
+    return value.item() if _is(value, (), numbers.Number) else value
 
 
 def convert_numbers(settings: Any) -> None:
@@ -92,13 +105,15 @@ def require_inside(name: str, value: Any) -> None:
 
 def require_count(name: str, value: Any, least: int = 0) -> None:
     """Requires an integer from `least` to below 2^31."""
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    whole = _is(value, int, numbers.Integral) and not isinstance(value, bool)
     ok = whole and least <= value < LARGEST_COUNT
     require(ok, name, value, f"a whole number from {least} to below 2^31")
 
 
-def read_times(times: Any, least: int = 0) -> np.ndarray:
+def read_times(times: Any, least: int = 0) -> "np.ndarray":
     """Returns times as int64; raises a ValueError unless all are counts from `least`."""
+    import numpy as np
+
     array = np.asarray(times)
     ok = array.dtype.kind in "iu" or not array.size
     require(ok, "time", times, f"a whole number from {least} to below 2^31")

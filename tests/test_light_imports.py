@@ -58,6 +58,11 @@ def test_lowest_layers_load_nothing_heavy(modules):
     assert not packages & (HEAVY | {"jax", "optax"})
 
 
+def test_list_of_commands_loads_no_numpy():
+    packages, _ = loaded_by("anytime_jax.commands.dispatch as d; d.plugins.commands()")
+    assert not packages & (HEAVY | {"jax", "numpy", "optax"})
+
+
 def test_command_loads_no_other_command():
     commands = {command.module for command in plugins.commands().values()}
     _, ours = loaded_by("anytime_jax.commands.dispatch as d; d.import_command('runs')")
