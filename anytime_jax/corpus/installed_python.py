@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -137,15 +138,16 @@ def _ordered_files() -> Iterator[Path]:
 def _files_of(package: str) -> dict[str, Path]:
     """The sources that a package's RECORD lists, by name; none if it has no RECORD."""
     try:
-        listed = metadata.files(package) or []
+        about = metadata.distribution(package)
     except metadata.PackageNotFoundError:
         return {}
+    # `metadata.files` would leave out the files that are missing, from Python 3.12 on.
+    rows = csv.reader((about.read_text("RECORD") or "").splitlines())
     # What is in no folder belongs to an editable installation; what is above is a script.
-    names = {path.as_posix(): path for path in listed if path.suffix == ".py"}
     return {
-        name: Path(str(path.locate()))
-        for name, path in names.items()
-        if "/" in name and not name.startswith(("../", *_LEFT_OUT))
+        name: Path(str(about.locate_file(name)))
+        for name, *_ in rows
+        if name.endswith(".py") and "/" in name and not name.startswith(("../", *_LEFT_OUT))
     }
 
 

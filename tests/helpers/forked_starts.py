@@ -217,6 +217,7 @@ def _watch(file: str, argv: list[str], moment: str, skip: int) -> None:
     from wrapped_step import WrappedStep
 
     from anytime_jax.checkpoints.manager import CheckpointManager
+    from anytime_jax.corpus import preparation
     from anytime_jax.training import run_data
     from anytime_jax.training import start as start_lib
     from anytime_jax.training.evaluator import Evaluator
@@ -261,10 +262,17 @@ def _watch(file: str, argv: list[str], moment: str, skip: int) -> None:
     run_data.prepare = phase("preparing", run_data.prepare)
     CheckpointManager.save = phase("saving", CheckpointManager.save)
     Evaluator.losses = phase("evaluating", Evaluator.losses)
-    if moment in ("save", "preparation"):
-        pattern = "**/*.orbax-checkpoint-tmp" if moment == "save" else "**/.preparing/parts/*"
+    if moment == "preparation":  # its parts are written, and are no dataset yet
+        check_splits = preparation._check_splits
+
+        def check(*args):
+            reach_moment()
+            check_splits(*args)
+
+        preparation._check_splits = check
+    if moment == "save":
         folder = pathlib.Path(argv[0].removeprefix("--config=")).parent
-        arguments = (folder, pattern, reach_moment)
+        arguments = (folder, "**/*.orbax-checkpoint-tmp", reach_moment)
         threading.Thread(target=_watch_files, args=arguments, daemon=True).start()
 
 
