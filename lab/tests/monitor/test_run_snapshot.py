@@ -9,6 +9,7 @@ import pytest
 from synthetic_run import RecordedRun
 
 from anytime_jax.checkpoints import metric_records, run_directory
+from anytime_jax.checkpoints.metric_records import RecordWriter
 from anytime_jax.errors import InputError
 from anytime_lab.monitor import run_snapshot
 
@@ -86,3 +87,18 @@ def test_directory_without_a_run_is_bad_input(tmp_path):
     for path in (tmp_path, tmp_path / "missing"):
         with pytest.raises(InputError, match=r"--run=.*run\.json"):
             run_snapshot.take(path)
+
+
+def test_last_change_differs_after_every_write(tmp_path):
+    assert run_snapshot._last_change(tmp_path) == (0.0, 0)
+    seen = set()
+    for number in range(3):
+        writer = RecordWriter(tmp_path, number, {"note": "é"})
+        writer.write(number + 1, 10 * (number + 1), {"a": 1.0})
+        writer.close()
+        segment = metric_records.segments(tmp_path)[number]
+        os.utime(segment, (1000, 1000))  # within the clock's resolution
+        seen.add(run_snapshot._last_change(tmp_path))
+        assert run_snapshot._last_change(tmp_path) in seen
+    assert len(seen) == 3
+    assert {time for time, _ in seen} == {1000.0}

@@ -6,6 +6,7 @@ import shlex
 
 import numpy as np
 import pytest
+from training_runs import records, start
 
 from anytime_jax.commands import command_line, evaluate, run_options
 from anytime_jax.weights import saved_run, weight_names
@@ -83,3 +84,19 @@ def test_run_without_windowed_averages_is_rejected(trained, rejected, monkeypatc
     without = dataclasses.replace(saved, history=live)
     monkeypatch.setattr(saved_run, "open_run", lambda *arguments: without)
     assert "config.averages" in rejected(readout, f"--run={trained}")
+
+
+def test_readout_selects_by_the_mean_of_several_sets(dataset, command, monkeypatch, tmp_path):
+    sets = {"own": str(dataset.path), "py-v1.2": str(dataset.path)}
+    weights = {"own": 3, "py-v1.2": 1}
+    start(tmp_path / "run", dataset, eval__sets=sets, eval__weights=weights)
+    (values,) = [values for step, _, values in records(tmp_path / "run") if step == 10]
+    monkeypatch.setattr(readout, "_POINTS", 3)
+    monkeypatch.setattr(readout_search, "_MAX_ITERATIONS", 1)
+    words = [f"--run={tmp_path / 'run'}", f"--output={tmp_path}", "--checkpoints=1"]
+    status, out, _ = command(readout, *words)
+    assert status == 0
+    assert "validation of each set (weight): own (0.75) 40 tokens, py-v1.2 (0.25) 40 tokens" in out
+    (row,) = [line.split() for line in out.splitlines() if line.split()[:1] == ["last"]]
+    halves = (float(row[1]) + float(row[2])) / 2
+    assert halves == pytest.approx(values["eval/last/loss"], abs=1e-4)
