@@ -7,16 +7,17 @@ from typing import ClassVar
 import jax
 import numpy as np
 import optax
+import optimizer_runs
 import pytest
 import safetensors.numpy
 import small_run
 from flax import linen as nn
 from optimizer_kinds import FAST, KINDS, kind_parameters, optimizer
+from optimizer_runs import COMMON, CONSTANT, DECAY, stored
 from run_command import run_command
-from training_runs import after, bits, finished, records, start
+from training_runs import finished, records, start
 
 from anytime_jax import api, optimizers
-from anytime_jax.checkpoints import checkpoint_reader
 from anytime_jax.checkpoints.tree_names import flatten_by_name
 from anytime_jax.commands import evaluate, export, generate
 from anytime_jax.config.model import Olmo2
@@ -24,14 +25,10 @@ from anytime_jax.distributed import sharding
 from anytime_jax.errors import InputError
 from anytime_jax.models import decoder
 from anytime_jax.training import branching, step
-from anytime_jax.training.loop import Outcome
 from anytime_jax.training.optimizer import make_optimizer
 from anytime_jax.weights import saved_run, weight_names
 from anytime_jax.weights.weight_names import MixtureLimits
 
-CONSTANT = {"kind": "constant", "peak": 1e-2, "warmup": "3 steps"}
-DECAY = {"decay__horizon": "2x", "decay__floor": 0.1, "stop": "horizon"}
-COMMON = {"averages": ("f25",), "checkpoint__every": "100 steps", "log__every": "1 steps"}
 READOUTS = {
     "adamw_g2": [],
     "muon": [],
@@ -64,23 +61,11 @@ def trunk(kind, dataset, tmp_path_factory):
 
 
 def test_stopped_and_resumed_run_equals_unbroken_one(kind, trunk, dataset, tmp_path):
-    outcome, _ = start(tmp_path, dataset, after(13), stop="2x", **changes_of(kind))
-    assert outcome == Outcome(13, "interrupted")
-    start(tmp_path, dataset, stop="2x", **changes_of(kind))
-    assert bits(tmp_path, 20) == bits(trunk, 20)
-    assert records(tmp_path) == records(trunk)
-    labels = {name for _, _, values in records(trunk) for name in values if "eval/" in name}
-    assert labels == {f"eval/{label}/loss" for label in ("last", "f25", *READOUTS[kind])}
-    losses = {step: values["train/loss"] for step, _, values in records(trunk)}
-    assert losses[20] < losses[1] - 0.3  # it learned
+    optimizer_runs.check_resumed(changes_of(kind), trunk, dataset, tmp_path, READOUTS[kind])
 
 
 def test_branch_equals_run_that_decays_there(kind, trunk, dataset, tmp_path):
-    for name, branch in (("branch", {"branch__from_run": str(trunk)}), ("whole", {})):
-        start(tmp_path / name, dataset, **changes_of(kind, **DECAY, **branch))
-    assert bits(tmp_path / "branch", 20) == bits(tmp_path / "whole", 20)
-    assert records(tmp_path / "branch") == [x for x in records(tmp_path / "whole") if x[0] > 18]
-    assert bits(tmp_path / "branch", 20) != bits(trunk, 20)
+    optimizer_runs.check_branch(changes_of(kind), trunk, dataset, tmp_path)
 
 
 def test_one_program_serves_trunk_branch_and_every_peak(kind):
@@ -97,29 +82,10 @@ def test_one_program_serves_trunk_branch_and_every_peak(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_weight_decay_has_the_same_state(kind):
-    """So that a branch may change it."""
-    found = set()
-    for decay in (0.0, 0.1, "g2"):
-        changes = optimizer(kind, weight_decay=decay, decay_mask="matrices")
-        config = small_run.config("run", schedule=CONSTANT, **changes)
-        state = step.make_program(config, small_run.mesh()).abstract_state.opt_state
-        found.add(tuple(flatten_by_name(state)))
-    assert len(found) == 1
+    optimizer_runs.check_state_of_any_decay(optimizer, kind)
 
 
 # Read-outs
-
-
-def stored(run, step, item, field=""):
-    """The arrays of a checkpoint, or of a field of its optimizer's state, by parameter; float64."""
-    path = run / "checkpoints" / str(step)
-    names = {
-        name: name.rpartition(f"/{field}/")[2] if field else name
-        for name in checkpoint_reader.read_meta(path)["checksums"][item]
-        if f"/{field}/" in name or not field
-    }
-    arrays = checkpoint_reader.read_arrays(path, item, dict.fromkeys(names))
-    return {names[name]: array.astype(np.float64) for name, array in arrays.items()}
 
 
 def x_by_hand(run, step):
@@ -252,38 +218,15 @@ def test_decay_inherits_the_mask(schedule_free):
 # Meshes
 
 
-def check_close(rows, expected_rows):
-    for row, expected in zip(rows, expected_rows, strict=True):
-        assert row[:2] == expected[:2]
-        assert row[2] == pytest.approx(expected[2], rel=1e-4, abs=1e-6)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_state_is_split_like_parameters(kind):
-    mesh = small_run.mesh(8, data=2, fsdp=2, tensor=2)
-    config = small_run.config("unused", **changes_of(kind))
-    state = small_run.program(config, mesh).abstract_state
-    params = {
-        str(path[-1].key): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state.params)
-    }
-    copies = 0
-    for path, leaf in jax.tree_util.tree_leaves_with_path(state.opt_state):
-        name = getattr(path[-1], "key", None)
-        if name in params and leaf.shape == params[name].shape:
-            assert leaf.sharding == params[name].sharding
-            copies += name == "qkv"
-        else:  # counts, scales of norms, and mean squares of neurons
-            assert leaf.size <= 64 or not leaf.sharding.is_fully_replicated
-    assert copies == COPIES[kind] + 1
+    optimizer_runs.check_split(changes_of(kind), COPIES[kind])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_eight_devices_train_like_one(kind, dataset, tmp_path):
-    changes = changes_of(kind, stop="6 steps", eval__every="3 steps")
-    start(tmp_path / "one", dataset, **changes)
-    start(tmp_path / "eight", dataset, mesh=small_run.mesh(8, data=2, fsdp=2, tensor=2), **changes)
-    check_close(records(tmp_path / "eight"), records(tmp_path / "one"))
+    optimizer_runs.check_eight_devices(changes_of(kind), dataset, tmp_path)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,23 +1,17 @@
 """Runs of every kind of the laboratory's optimizers: resumed, branched, read out, sharded."""
 
-import jax
 import numpy as np
+import optimizer_runs
 import pytest
-import small_run
 from lab_optimizers import KINDS, kind_parameters, optimizer
-from training_runs import after, bits, finished, records, start
+from optimizer_runs import COMMON, CONSTANT, stored
+from training_runs import finished, records
 
 from anytime_jax import api
-from anytime_jax.checkpoints import checkpoint_reader
 from anytime_jax.checkpoints.tree_names import flatten_by_name
-from anytime_jax.training import step
-from anytime_jax.training.loop import Outcome
 from anytime_jax.weights import saved_run, weight_names
 from anytime_jax.weights.weight_names import MixtureLimits
 
-CONSTANT = {"kind": "constant", "peak": 1e-2, "warmup": "3 steps"}
-DECAY = {"decay__horizon": "2x", "decay__floor": 0.1, "stop": "horizon"}
-COMMON = {"averages": ("f25",), "checkpoint__every": "100 steps", "log__every": "1 steps"}
 # Read-outs, and trees of matrices in the state besides the average.
 EXPECTED = {
     "normuon": ([], 1),
@@ -46,46 +40,16 @@ def trunk(kind, dataset, tmp_path_factory):
 
 
 def test_stopped_and_resumed_run_equals_unbroken_one(kind, trunk, dataset, tmp_path):
-    outcome, _ = start(tmp_path, dataset, after(13), stop="2x", **changes_of(kind))
-    assert outcome == Outcome(13, "interrupted")
-    start(tmp_path, dataset, stop="2x", **changes_of(kind))
-    assert bits(tmp_path, 20) == bits(trunk, 20)
-    assert records(tmp_path) == records(trunk)
-    labels = {name for _, _, values in records(trunk) for name in values if "eval/" in name}
-    assert labels == {f"eval/{label}/loss" for label in ("last", "f25", *EXPECTED[kind][0])}
-    losses = {step: values["train/loss"] for step, _, values in records(trunk)}
-    assert losses[20] < losses[1] - 0.3  # it learned
+    optimizer_runs.check_resumed(changes_of(kind), trunk, dataset, tmp_path, EXPECTED[kind][0])
 
 
 def test_branch_equals_run_that_decays_there(kind, trunk, dataset, tmp_path):
-    for name, branch in (("branch", {"branch__from_run": str(trunk)}), ("whole", {})):
-        start(tmp_path / name, dataset, **changes_of(kind, **DECAY, **branch))
-    assert bits(tmp_path / "branch", 20) == bits(tmp_path / "whole", 20)
-    assert bits(tmp_path / "branch", 20) != bits(trunk, 20)
+    optimizer_runs.check_branch(changes_of(kind), trunk, dataset, tmp_path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_weight_decay_has_the_same_state(kind):
-    """So that a branch may change it."""
-    found = set()
-    for decay in (0.0, 0.1, "g2"):
-        changes = optimizer(kind, weight_decay=decay, decay_mask="matrices")
-        config = small_run.config("run", schedule=CONSTANT, **changes)
-        state = step.make_program(config, small_run.mesh()).abstract_state.opt_state
-        found.add(tuple(flatten_by_name(state)))
-    assert len(found) == 1
-
-
-def stored(run, step, item, field=""):
-    """The arrays of a checkpoint, or of a field of its optimizer's state, by parameter; float64."""
-    path = run / "checkpoints" / str(step)
-    names = {
-        name: name.rpartition(f"/{field}/")[2] if field else name
-        for name in checkpoint_reader.read_meta(path)["checksums"][item]
-        if f"/{field}/" in name or not field
-    }
-    arrays = checkpoint_reader.read_arrays(path, item, dict.fromkeys(names))
-    return {names[name]: array.astype(np.float64) for name, array in arrays.items()}
+    optimizer_runs.check_state_of_any_decay(optimizer, kind)
 
 
 def interpolation_by_hand(kind, step):
@@ -127,29 +91,10 @@ def test_recorded_losses_are_those_of_weights_in_the_checkpoint(kind, trunk):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_state_is_split_like_parameters(kind):
-    mesh = small_run.mesh(8, data=2, fsdp=2, tensor=2)
-    config = small_run.config("unused", **changes_of(kind))
-    state = small_run.program(config, mesh).abstract_state
-    params = {
-        str(path[-1].key): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state.params)
-    }
-    copies = 0
-    for path, leaf in jax.tree_util.tree_leaves_with_path(state.opt_state):
-        name = getattr(path[-1], "key", None)
-        if name in params and leaf.shape == params[name].shape:
-            assert leaf.sharding == params[name].sharding
-            copies += name == "qkv"
-        else:  # counts, scales of norms, and mean squares of neurons
-            assert leaf.size <= 64 or not leaf.sharding.is_fully_replicated
-    assert copies == EXPECTED[kind][1] + 1
+    optimizer_runs.check_split(changes_of(kind), EXPECTED[kind][1])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_eight_devices_train_like_one(kind, dataset, tmp_path):
-    changes = changes_of(kind, stop="6 steps", eval__every="3 steps")
-    start(tmp_path / "one", dataset, **changes)
-    start(tmp_path / "eight", dataset, mesh=small_run.mesh(8, data=2, fsdp=2, tensor=2), **changes)
-    for row, expected in zip(records(tmp_path / "eight"), records(tmp_path / "one"), strict=True):
-        assert row[:2] == expected[:2]
-        assert row[2] == pytest.approx(expected[2], rel=1e-4, abs=1e-6)
+    optimizer_runs.check_eight_devices(changes_of(kind), dataset, tmp_path)
