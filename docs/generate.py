@@ -89,10 +89,10 @@ BLOCKS = {
 def with_block(page: str, name: str, block: str) -> str:
     """Returns a page with another block between `<!-- name -->` and `<!-- end -->`."""
     begin, end = f"<!-- {name} -->\n", "\n<!-- end -->"
-    before, found, rest = page.partition(begin)
-    _, closed, after = rest.partition(end)
-    if not found or not closed:
-        raise ValueError(f"no block from {begin.strip()} to {end.strip()}")
+    before, *others = page.split(begin)
+    if len(others) != 1 or end not in others[0]:
+        raise ValueError(f"{len(others)} blocks from {begin.strip()} to {end.strip()}")
+    after = others[0].partition(end)[2]
     return f"{before}{begin}{block}{end}{after}"
 
 

@@ -19,6 +19,14 @@ def test_generated_block_is_current(page, name):
     assert GENERATE["with_block"](text, name, block) == text, "run `python docs/generate.py`"
 
 
+def test_with_block_requires_the_markers_once():
+    block = "<!-- a -->\n1\n<!-- end -->\n"
+    assert GENERATE["with_block"](block, "a", "2") == block.replace("1", "2")
+    for page in ("text", block * 2, "<!-- a -->\n1"):
+        with pytest.raises(ValueError, match="blocks from <!-- a -->"):
+            GENERATE["with_block"](page, "a", "")
+
+
 @pytest.mark.parametrize("package", sorted(PACKAGE.glob("*/__init__.py")))
 def test_package_docstring_names_its_modules(package):
     """Every `module`, `module.py` or `module.symbol` that it mentions is in the package."""
