@@ -51,32 +51,6 @@ READERS = (
     ("export", "--run=run", "--output=exported"),
 )
 
-WORKING = [
-    ["--run=run", "--tokens=3", "--temperature=1e300"],
-    ["--run=run", "--weights", 'mix:{"f25": 1}'],
-]
-KNOWN = [
-    *(("train", "--config=run.py", f"--config.{x}") for x in (
-        "batch_size=abc", "batch_size=3.5", "batch_size=1e3", "data.repeat=nan", "optimizer.lr=1",
-        "model.vocab_size=2147483647", "model.arch=x", "lr=1", "learning_rate=1", "epochs=1",
-        "max_steps=1", "model.num_layers=1", "model.hidden_size=1", "model.seq_len=1",
-        "schedule.kind=cosine", "data.path=", "log.wandb_project=x",
-    )),
-    *((command, x) for command, options in {
-        "evaluate": ("--run=",), "generate": ("--run=",), "export": ("--run=", "--run=run"),
-        "prepare": ("--input=", "--input=number.json"), "train": ("", "--config="),
-    }.items() for x in options),
-    ("export", "--run=run", "--output=x", "--verify-python=x"),
-    ("export", "--run=run", "--output="),
-    ("prepare", "--input=number.json", "--train-vocabulary=300", "--output=x"),
-    ("evaluate", "--run=run", "--tokens=abc"),
-    ("evaluate", "--run=run", "--weights", 'mix:{"z": 1}'),
-    ("evaluate", "--run=run", "--weights", 'mix:{"f25": 0.5, "f25": 1}'),
-    ("evaluate", *WORKING[1]),
-    ("generate", "--run=run", "--tokens=abc"),
-    ("generate", *WORKING[0]),
-]  # fmt: skip
-
 
 def configuration(box: Sandbox) -> str:
     """One or two settings that are misspelt or have odd values."""
@@ -127,16 +101,6 @@ def python(box: Sandbox) -> str:
         raise Violation(f"{seed}: {ended.output[-500:]} {ended.errors}")
     box.recover(STOP_LATER)  # a call may have trained the run to there
     return f"{seed}: {ended.output.strip()[:200]}"
-
-
-def known(box: Sandbox) -> str:
-    """A command that once ended with a traceback, a warning, or without the help of its words."""
-    (box.folder / "number.json").write_text('{"text": 5}')
-    command, *argv = box.draw.choice(KNOWN)
-    ended = _try(box, command, *argv)
-    if ended.status != 2 and argv not in WORKING:
-        raise Violation(f"{command} {argv}: status {ended.status}: {ended.errors}")
-    return f"{command} {argv}: {ended.errors.strip()}"
 
 
 _bucket_guard = threading.Lock()  # one at a time: they share a server, which makes the faults
@@ -471,7 +435,6 @@ def texts(box: Sandbox) -> str:
 KINDS = {
     configuration: 4,
     options: 8,
-    known: 3,
     python: 3,
     bucket: 0.5,
     damage: 5,
