@@ -195,13 +195,28 @@ def test_fall_back_resumes_from_newest_good_checkpoint(whole, dataset, tmp_path)
     assert {"9", "9.damaged", "12.damaged"} <= names
 
 
-def test_interrupted_evaluation_is_made_by_next_start(whole, dataset, tmp_path):
-    """After a signal during the evaluation, in the middle of the run and at its stop."""
-    calls = itertools.count(1)
+def in_the_evaluation_at_10():
+    """Returns an `interrupted` that is true from there on."""
+    calls = itertools.count(1)  # before every update, and in the evaluation at 5
+    return lambda: next(calls) > 12
+
+
+def test_kill_in_an_evaluation_loses_no_update(dataset, tmp_path):
+    is_there = in_the_evaluation_at_10()
 
     def interrupted():
-        return next(calls) > 12  # after ten updates: in the evaluation at 10
+        if is_there():
+            raise KeyboardInterrupt
+        return False
 
+    with pytest.raises(KeyboardInterrupt):
+        start(tmp_path, dataset, interrupted, stop="2x")
+    assert saved_steps(tmp_path)[-1] == 10
+
+
+def test_interrupted_evaluation_is_made_by_next_start(whole, dataset, tmp_path):
+    """After a signal during the evaluation, in the middle of the run and at its stop."""
+    interrupted = in_the_evaluation_at_10()
     assert start(tmp_path, dataset, interrupted, stop="2x")[0] == Outcome(10, "interrupted")
     assert 10 not in [step for step, _, values in records(tmp_path) if EVAL_NAMES & values.keys()]
     assert start(tmp_path, dataset, stop="1x")[0] == Outcome(10, "stop")  # the evaluation alone
