@@ -104,13 +104,13 @@ def test_branch_records_its_trunk(branched, trunk):
 # Resuming
 
 
-def test_branch_resumes_without_its_trunk(branched, trunk, dataset, tmp_path):
+def test_branch_resumes_without_its_trunk(branched, trunk, whole, dataset, tmp_path):
     mine = shutil.copytree(trunk, tmp_path / "trunk")
     outcome, _ = leave(tmp_path / "cut", mine, dataset, interrupted=after(1))
     assert outcome == Outcome(19, "interrupted")
     shutil.rmtree(mine)
     leave(tmp_path / "cut", mine, dataset, **{**DECAY, "decay__horizon": "2x", "stop": "20 steps"})
-    shutil.copytree(branched, mine)  # another run takes the trunk's place
+    shutil.copytree(whole, mine)  # another run takes the trunk's place
     leave(tmp_path / "cut", mine, dataset)
     assert bits(tmp_path / "cut", 20) == bits(branched, 20)
 
