@@ -21,3 +21,7 @@ def test_keeps_forever_accepts_milestones_and_multiples_of_every():
     policy = RetentionPolicy(Clock(1, 1, 10), every=25, rolling=2)
     kept = [step for step in range(1, 101) if policy.keeps_forever(step)]
     assert kept == [9, 10, 18, 20, 25, 36, 40, 50, 72, 75, 80, 100]
+
+
+def test_count_kept_is_fast_for_long_runs():
+    assert RetentionPolicy(Clock(1, 1, 10), 1, 2).count_kept(0, 2**31 - 1) == 2**31 - 1
