@@ -24,30 +24,6 @@ def test_table_of_the_rows_with_losses_marks_the_best():
     assert console.file.getvalue().split()[-5:] == ["1x", "2", "20", "2.0000*", "3.0000"]
 
 
-def test_table_has_averages_that_were_added_or_dropped():
-    rows = [
-        Row(1, 10, {"eval/last/loss": 3.0, "eval/f25/loss": 2.0}),
-        Row(2, 20, {"eval/f7/loss": 1.0, "eval/last/loss": 1.5}),
-    ]
-    console = Console(file=io.StringIO(), width=100)
-    console.print(loss_table(Clock(1, 10, 20), evaluations(rows)))
-    words = console.file.getvalue().split()
-    assert words[words.index("tokens") + 1 :][:3] == ["last", "f7", "f25"]
-    assert words[-3:] == ["20", "1.5000", "1.0000*"]
-
-
-def test_table_has_every_digit_at_80_columns():
-    labels = ("last", "f6.25", "f12.5", "f25", "f50", "f100", "uniform")
-    values = {f"eval/{label}/loss": 10 + i / 7 for i, label in enumerate(labels)}
-    rows = [Row(12_500_000, 3_276_800_000_000, values)]
-    console = Console(file=io.StringIO(), width=80)
-    console.print(loss_table(Clock(512, 512, 10**12), evaluations(rows)))
-    out = console.file.getvalue()
-    assert max(map(len, out.splitlines())) <= 80
-    expected = {"12,500,000", "3.28T", *labels, *(f"{10 + i / 7:.4f}" for i in range(1, 7))}
-    assert expected <= set(out.split())
-
-
 def test_limits_of_gains_include_every_gain_but_no_early_loss():
     """The first two evaluations have the largest gain and the largest loss."""
     gains = [(5.0, -0.3), (2.0, 0.1), (-0.1, -0.2), (0.05, -0.1)]

@@ -30,32 +30,9 @@ def test_initialize_names_every_different_setting(tmp_path):
     run_directory.initialize(tmp_path, {"seed": 0, "b2": 0.9, "old": 1, "same": "x"}, {})
     with pytest.raises(InputError) as error:
         run_directory.initialize(tmp_path, {"seed": 1, "b2": 0.95, "new": 2, "same": "x"}, {})
-    message = str(error.value)
-    changes = (
-        "b2 was 0.9, is 0.95; new was 'not set', is 2; old was 1, is 'not set'; seed was 0, is 1"
-    )
-    assert f"({changes})" in message
-    assert "\n" not in message
-
-
-def test_initialize_rejects_directory_with_foreign_files(tmp_path):
-    (tmp_path / "thesis.tex").write_text("")
-    with pytest.raises(InputError, match=r"run\.json"):
-        run_directory.initialize(tmp_path, {}, {})
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '"run"', "\0"])
-def test_initialize_rejects_damaged_run_file(tmp_path, content):
-    (tmp_path / "run.json").write_text(content)
-    with pytest.raises(InputError, match=r"run\.json is damaged"):
-        run_directory.initialize(tmp_path, {"seed": 0}, {})
-
-
-def test_initialize_succeeds_after_a_kill_while_writing(tmp_path):
-    (tmp_path / ".run.json.part").write_text('{"ident')
-    run_directory.initialize(tmp_path, {"seed": 0}, {})
-    run_directory.initialize(tmp_path, {"seed": 0}, {})
+    for change in ("b2 was 0.9, is 0.95", "new was", "old was", "seed was"):
+        assert change in str(error.value)
+    assert "same was" not in str(error.value)
 
 
 def test_lock_rejects_a_second_process_until_the_first_ends(tmp_path):
@@ -90,33 +67,32 @@ def test_pipe_in_place_of_the_lock_is_no_lock(tmp_path):
     assert not run_directory.is_locked(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["lock", ".run.json.part"])
-def test_symbolic_links_are_not_written_through(tmp_path, name):
+def test_link_in_place_of_the_lock_is_refused(tmp_path):
+    target = tmp_path / "target"
+    target.write_text("mine")
+    (tmp_path / "lock").symlink_to(target)
+    with pytest.raises(InputError, match="lock"), run_directory.lock(tmp_path):
+        pass
+    assert not run_directory.is_locked(tmp_path)
+    assert target.read_text() == "mine"
+
+
+def test_run_file_is_not_written_through_a_link(tmp_path):
     run, target = tmp_path / "run", tmp_path / "target"
     run.mkdir()
     target.write_text("mine")
-    (run / name).symlink_to(target)
-    if name == "lock":
-        with (
-            pytest.raises(InputError, match="lock is not a file that can be locked"),
-            run_directory.lock(run),
-        ):
-            pass
-        assert not run_directory.is_locked(run)
-    else:
-        run_directory.initialize(run, {"seed": 0}, {})
-        assert not (run / "run.json").is_symlink()
+    (run / ".run.json.part").symlink_to(target)
+    run_directory.initialize(run, {"seed": 0}, {})
+    assert not (run / "run.json").is_symlink()
     assert target.read_text() == "mine"
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        *(b"[" * 100_000, bytes(range(128, 256)) * 1000, b"{"),
-        b'{"identity": {}, "evaluated": {"tokens": 8, "sits": {}}}',
+        *(b"", b"{}", b"[" * 100_000, bytes(range(128, 256)) * 1000),
         b'{"identity": {}, "evaluated": {"tokens": 8, "sets": [1]}}',
         b'{"identity": {}, "evaluation_changes": [{"step": "a", "now": {}}]}',
-        b'{"identity": {}, "evaluation_changes": [{"now": {"tokens": 8, "sets": {}}}]}',
     ],
 )
 def test_damaged_run_file_is_one_short_line(content, tmp_path):

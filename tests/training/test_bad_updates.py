@@ -73,10 +73,7 @@ def inner_state(state):
 
 @pytest.mark.parametrize(
     ("skip", "loss", "gradient"),
-    [
-        *(("nothing", np.nan, 1.0), ("nonfinite", np.inf, 1.0)),
-        *(("nothing", 2.0, bad) for bad in (np.nan, 1e30)),
-    ],
+    [("nothing", np.nan, 1.0), ("nonfinite", 2.0, 1e30)],
 )
 def test_bad_update_changes_nothing_but_the_averages(skip, loss, gradient):
     """1e30: its square, and so the norm, is infinite in float32."""
@@ -171,19 +168,8 @@ def test_statistics_spikes_and_skips_match_reference(skip):
     assert int(states[-1].skipped) == (4 if skip == "spikes" else 2)
 
 
-def test_noise_is_not_a_spike():
-    losses = 3 + 0.05 * np.random.RandomState(2).standard_normal(1000)
-    assert int(guard_states(losses)[-1].spikes) == 0
-
-
 def test_rounding_of_constant_loss_is_not_a_spike():
     losses = np.full(300, 3.0, np.float32)
     losses[200::7] = np.nextafter(np.float32(3), np.float32(4))
     losses[299] = 3.2
     assert [int(state.spikes) for state in guard_states(losses)[-2:]] == [0, 1]
-
-
-def test_consecutive_skips_are_counted():
-    states = guard_states([1.0, np.nan, np.nan, 1.0, np.nan])
-    assert [int(state.consecutive_skips) for state in states] == [0, 0, 1, 2, 0, 1]
-    assert [int(state.skipped) for state in states] == [0, 0, 1, 2, 2, 3]

@@ -13,13 +13,9 @@ from anytime_jax.training.due_steps import Event
     ("every", "also", "stop", "expected"),
     [
         (3, (), math.inf, [3, 6, 9]),
-        (1, (), 4, [*range(1, 11)]),
-        (20, (), 4, [4]),
         (20, (), 0, [0]),  # a run without data is at its stop at once
-        (20, (0, 4, 8), math.inf, [4, 8]),
-        (4, (6,), 9, [4, 6, 8, 9]),
+        (4, (0, 6), 9, [4, 6, 8, 9]),
     ],
-    ids=["every 3", "every 1", "stop", "stop at 0", "also", "all"],
 )
 def test_steps_at_which_an_event_is_due(every, also, stop, expected):
     event = Event(every, also.__contains__, stop)

@@ -116,23 +116,13 @@ def test_push_reads_no_metric_younger_than_ahead():
     assert AHEAD >= 1
 
 
-@pytest.mark.parametrize("cut", range(1, 12))
+@pytest.mark.parametrize("cut", [3, 8])  # inside an interval, and where one ends
 def test_resumed_meter_returns_rows_of_unbroken_one(cut):
     first, whole = make_meter(every=4), make_meter(every=4)
     readings = push(first, range(1, cut + 1)) + first.pause()
     second = make_meter(every=4, interval=first.interval)
     readings += push(second, range(cut + 1, 13)) + second.pause()
     assert rows(readings) == rows(push(whole, range(1, 13)) + whole.pause())
-
-
-def test_interval_is_a_copy():
-    meter = make_meter(every=9)
-    push(meter, [1])
-    meter.pause()
-    meter.interval["loss"].append(7.0)
-    interval = meter.interval
-    push(make_meter(every=9, interval=interval), [2])
-    assert interval["loss"] == meter.interval["loss"] == [value(1, "loss")]
 
 
 def test_means_leave_out_skipped_updates():
@@ -161,6 +151,8 @@ def test_speed_leaves_out_pauses_and_the_first_update(clock):
         clock.now += 1000.0
         meter.resume()
 
+    meter.pause()
+    meter.resume()  # an evaluation before the first update does not start the clock
     clock.now += 50.0  # compiling
     push(meter, [1])
     readings = run(range(2, 6), 0.5)
@@ -174,23 +166,6 @@ def test_speed_leaves_out_pauses_and_the_first_update(clock):
     assert first["tokens_per_s"] == pytest.approx(9 * 64 / 4.5)
     assert first["mfu"] == pytest.approx(9 * 64 / 4.5 / 640)
     assert second["tokens_per_s"] == pytest.approx(10 * 64 / 2.5)
-
-
-def test_evaluation_before_the_first_update_does_not_start_the_clock(clock):
-    meter, readings = make_meter(every=3), []
-    meter.pause()
-    meter.resume()
-    clock.now += 50.0  # compiling
-    for step in (1, 2, 3):
-        readings += push(meter, [step])
-        clock.now += 0.5
-    readings += meter.pause()
-    assert [row["tokens_per_s"] for _, _, row in readings if row] == [2 * 64 / 1.5]
-
-
-def test_row_of_the_first_update_has_no_speed(clock):
-    ((_, _, row),) = push(make_meter(every=1, peak=1.0), [1])
-    assert row == mean_row([1])
 
 
 def read_events(path):
@@ -223,20 +198,14 @@ def test_tensorboard_has_the_values(tmp_path):
     assert (step, text.tag, config) == (2, "settings/text_summary", opened)
 
 
-def test_no_mirror_is_open_unless_configured(tmp_path):
-    log = {"log__tensorboard": False, "log__wandb_project": ""}
-    assert open_mirrors(small_run.config(tmp_path / "run", **log), 0) == []
-    assert not list(tmp_path.iterdir())
-
-
 def test_run_of_wandb_belongs_to_the_directory(tmp_path, monkeypatch):
     """Two studies with a run of one name; one run goes on, and its folder is moved meanwhile."""
     wandb = mock.Mock()
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     log = {"log__tensorboard": False, "log__wandb_project": "mine"}
 
-    def mirror_run(study, **changes):
-        config = small_run.config(tmp_path / study / "x", name="x/y" * 50, **log, **changes)
+    def mirror_run(study):
+        config = small_run.config(tmp_path / study / "x", name="x/y" * 50, **log)
         run_directory.initialize(tmp_path / study / "x", config.identity("data"), {})
         (mirror,) = open_mirrors(config, 0)
         mirror.write(3, 30, {"lr": 0.25})
@@ -245,13 +214,10 @@ def test_run_of_wandb_belongs_to_the_directory(tmp_path, monkeypatch):
 
     first, other = mirror_run("a"), mirror_run("b")
     (tmp_path / "a").rename(tmp_path / "c")
-    again = mirror_run("c", stop="2x")
-    wandb.init.return_value.log.assert_called_with({"lr": 0.25, "tokens": 30}, step=3)
-    assert first.id == again.id != other.id
+    assert first.id == mirror_run("c").id != other.id
     assert re.fullmatch("[0-9a-f]{1,64}", first.id)
-    assert (first.resume, first.group, other.group, again.group) == ("allow", "a", "b", "c")
-    assert first.config["optimizer"]["b2"] == 0.98
-    assert (first.config["stop"], again.config["stop"]) == ("1x", "2x")
+    assert (first.resume, first.config["optimizer"]["b2"]) == ("allow", 0.98)
+    wandb.init.return_value.log.assert_called_with({"lr": 0.25, "tokens": 30}, step=3)
 
 
 def test_check_mirrors_rejects_missing_package(monkeypatch):

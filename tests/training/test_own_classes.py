@@ -1,149 +1,116 @@
-"""Classes of one's own that are wrong: their errors name the file, before anything is written."""
+"""Classes of one's own that are wrong: the checks of a start name what is."""
 
-import sys
+import dataclasses
+from typing import Any, NamedTuple
 
+import jax
+import optax
 import pytest
 import small_run
-
-from anytime_jax.config import schema
-from anytime_jax.errors import InputError
-from anytime_jax.training import loop
-
-MODULE = """
-import dataclasses
-import optax
 from flax import linen as nn
-from jax import numpy as jnp, random
+from jax import numpy as jnp
+
+from anytime_jax.config.kinds import explain_errors
 from anytime_jax.config.model import Olmo2
+from anytime_jax.errors import InputError
 from anytime_jax.models import decoder
+from anytime_jax.training import preflight, step
 
 
 @dataclasses.dataclass(frozen=True)
 class Descent:
+    """An optimizer of one's own."""
+
+    made: Any
+
     def transform(self, run):
-        TRANSFORM
-        return optax.sgd(run.learning_rate)
-
-
-def update(updates, state, params=None, **extra):
-    UPDATE
-    return updates, state
-
-
-class Block(decoder.Block):
-    def mlp(self, x, layer):
-        MLP
-        return x
+        return self.made
 
 
 @dataclasses.dataclass(frozen=True)
 class Model(Olmo2):
+    """A model with blocks of one's own."""
+
+    own: Any = None
+
     def block(self):
-        BLOCK
-        return Block
-"""
-READOUTS = """
-import dataclasses
-from typing import Any, NamedTuple
-import jax
-import optax
-from jax import numpy as jnp
+        return self.own
 
 
-class State(NamedTuple):
-    slow: Any
-
-    def iterates(self):
-        return {"ITERATE": self.slow}
-
-    def readouts(self):
-        return {"READOUT": {"slow": jnp.float32(1.0)}}
+class Raising(decoder.Block):
+    def mlp(self, x, layer):
+        return x / (1 / 0)
 
 
-def update(updates, state, params):
-    return updates, State(jax.tree.map(lambda a, b: 0.9 * a + 0.1 * b, state.slow, params))
+class Misnaming(decoder.Block):
+    def mlp(self, x, layer):
+        return x + self.param("a/b", nn.initializers.zeros, (x.shape[-1],))
 
 
-@dataclasses.dataclass(frozen=True)
-class Descent:
-    def transform(self, run):
-        average = optax.GradientTransformation(lambda p: State(jax.tree.map(jnp.copy, p)), update)
-        return optax.chain(optax.sgd(run.learning_rate), average)
-"""
-TRANSFORM = "return optax.GradientTransformation(lambda params: jnp.ones(2), update)"
+def check(**groups):
+    """Makes the checks of a start that a run with classes of one's own has to pass."""
+    config, mesh = small_run.config("run").replace(**groups), small_run.mesh()
+    with explain_errors(config.packages()):
+        preflight.check_update(config, mesh, step.make_program(config, mesh))
+
+
+def keep(updates, state, params=None):
+    return updates, state
 
 
 @pytest.mark.parametrize(
-    ("group", "lines", "message"),
+    ("transform", "message"),
     [
-        ("optimizer", {"TRANSFORM": "run.nothing"}, r"^stranger\.py, line 13, in transform: Attr"),
-        ("optimizer", {"TRANSFORM": "return"}, r"^config.optimizer: transform"),
-        ("optimizer", {"UPDATE": "return updates, state[:1]"}, r"float32\[1\], .* float32\[2\]"),
+        (None, "^config.optimizer: transform"),
         (
-            "optimizer",
-            {"TRANSFORM": TRANSFORM.replace("ones(2)", "ones(2, bool)")},
+            optax.GradientTransformation(lambda params: jnp.ones(2), lambda u, s, p: (u, s[:1])),
+            r"^config.optimizer: .*float32\[1\], .* float32\[2\]",
+        ),
+        (
+            optax.GradientTransformation(lambda params: jnp.ones(2, bool), keep),
             "^config.optimizer: .* is bool",
         ),
-        ("model", {"BLOCK": "return"}, "^config.model: block"),
-        ("model", {"MLP": "1 / 0"}, r"^stranger\.py, line 24, in mlp: ZeroDivisionError"),
-        ("model", {"MLP": "return x[..., :3]"}, "a class of stranger .*TypeError"),
-        (
-            "model",
-            {"MLP": "x = x + self.param('a/b', nn.initializers.zeros, (x.shape[-1],))"},
-            "^config.model: 'a/b'",
-        ),
     ],
+    ids=["no transform", "another state", "a state of no numbers"],
 )
-def test_error_of_a_class_is_named_before_anything_is_written(
-    dataset, tmp_path, monkeypatch, group, lines, message
-):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(sys.modules, "stranger", raising=False)
-    text = MODULE
-    if "UPDATE" in lines:
-        lines = lines | {"TRANSFORM": TRANSFORM}
-    for name in ("TRANSFORM", "UPDATE", "MLP", "BLOCK"):
-        text = text.replace(name, lines.get(name, "pass"))
-    (tmp_path / "stranger.py").write_text(text)
-    source = small_run.settings(tmp_path / "run", dataset.path).to_dict()
-    if group == "model":
-        source["model"]["kind"] = "stranger:Model"
-    else:
-        source["optimizer"] = {"kind": "stranger:Descent"}
-    try:
-        with pytest.raises(InputError, match=message):
-            loop.train(schema.build(source), mesh=small_run.mesh())
-    finally:
-        sys.modules.pop("stranger", None)
-    assert not (tmp_path / "run").exists()
+def test_wrong_optimizer_is_named(transform, message):
+    with pytest.raises(InputError, match=message):
+        check(optimizer=Descent(transform))
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("block", "message"),
     [
-        ({}, ""),
-        ({"READOUT": "f25"}, "'f25'"),
-        ({"ITERATE": "z"}, "'fast' .* returns z"),
-        ({"1.0": "0.5"}, "'fast' sum to 0.5"),
+        (None, "^config.model: block"),
+        (Raising, r"^test_own_classes\.py, line \d+, in mlp: ZeroDivisionError"),
+        (Misnaming, "^config.model: 'a/b'"),
     ],
 )
-def test_readouts_are_checked_before_anything_is_written(
-    dataset, tmp_path, monkeypatch, change, message
-):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(sys.modules, "stranger", raising=False)
-    text = READOUTS
-    for name, default in {"READOUT": "fast", "ITERATE": "slow", "1.0": "1.0"}.items():
-        text = text.replace(name, change.get(name, default))
-    (tmp_path / "stranger.py").write_text(text)
-    source = small_run.settings(tmp_path / "run", dataset.path, stop="2 steps").to_dict()
-    source["optimizer"] = {"kind": "stranger:Descent"}
-    try:
-        if message:
-            with pytest.raises(InputError, match=message):
-                loop.train(schema.build(source), mesh=small_run.mesh())
-        else:
-            loop.train(schema.build(source), mesh=small_run.mesh())
-    finally:
-        sys.modules.pop("stranger", None)
-    assert (tmp_path / "run").exists() == (not message)
+def test_wrong_model_is_named(block, message):
+    model = dataclasses.asdict(small_run.config("run").model)
+    with pytest.raises(InputError, match=message):
+        check(model=Model(**model, own=block))
+
+
+@pytest.mark.parametrize(
+    ("iterate", "readout", "share", "message"),
+    [
+        ("slow", "f25", 1.0, "^config.optimizer: 'f25'"),
+        ("z", "fast", 1.0, "^config.optimizer: .*'fast' .* returns z"),
+        ("slow", "fast", 0.5, "^config.optimizer: .*'fast' sum to 0.5"),
+    ],
+    ids=["name of an average", "unknown iterate", "sum"],
+)
+def test_wrong_readout_is_named(iterate, readout, share, message):
+    class State(NamedTuple):
+        slow: Any
+
+        def iterates(self):
+            return {iterate: self.slow}
+
+        def readouts(self):
+            return {readout: {"slow": jnp.float32(share)}}
+
+    transform = optax.GradientTransformation(lambda p: State(jax.tree.map(jnp.copy, p)), keep)
+    with pytest.raises(InputError, match=message):
+        check(optimizer=Descent(transform))

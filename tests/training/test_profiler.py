@@ -9,9 +9,9 @@ import small_run
 from training_runs import after, bits, start
 
 from anytime_jax.errors import InputError
-from anytime_jax.training import profiler, step
+from anytime_jax.training import step
 from anytime_jax.training.loop import Outcome
-from anytime_jax.training.profiler import Profiler, StepRange
+from anytime_jax.training.profiler import StepRange
 
 PARTS = {f"Run.{name}" for name in ("read_batch", "update", "record", "save", "evaluate")}
 
@@ -38,19 +38,9 @@ def test_trace_has_the_updates_of_its_span_and_changes_no_bit(whole, dataset, tm
 
 
 @pytest.mark.slow
-def test_span_is_traced_by_the_starts_that_reach_it(dataset, tmp_path):
-    start(tmp_path, dataset, after(2), profile=StepRange(4, 7))  # interrupted before it
-    assert not (tmp_path / "profile").exists()
-    start(tmp_path, dataset, after(3), profile=StepRange(4, 7))  # interrupted in it, at 5
+def test_trace_of_an_interrupted_run_has_its_updates(dataset, tmp_path):
+    start(tmp_path, dataset, after(5), profile=StepRange(4, 7))
     assert read_trace(tmp_path)[0] == [5]
-    (tmp_path / "profile").rename(tmp_path / "first")
-    start(tmp_path, dataset, profile=StepRange(4, 7))
-    assert read_trace(tmp_path)[0] == [6, 7]
-    (tmp_path / "profile").rename(tmp_path / "second")
-    outcome, output = start(tmp_path, dataset, profile=StepRange(4, 7), stop="12 steps")
-    assert outcome == Outcome(12, "stop")
-    assert not (tmp_path / "profile").exists()
-    assert "profile  none" in output
 
 
 def test_span_beyond_the_stop_is_refused_before_anything_is_written(dataset, tmp_path):
@@ -69,12 +59,6 @@ def test_failure_of_the_profiler_does_not_end_the_run(dataset, tmp_path, monkeyp
     outcome, output = start(tmp_path / "run", dataset, profile=StepRange(2, 5))
     assert outcome == Outcome(10, "stop")
     assert "profile  failed" in output
-
-
-def test_only_the_primary_process_traces(tmp_path, monkeypatch):
-    assert Profiler(tmp_path, StepRange(2, 5), print).begins(2)
-    monkeypatch.setattr(profiler.processes, "is_primary", lambda: False)
-    assert not Profiler(tmp_path, StepRange(2, 5), print).begins(2)
 
 
 def test_operations_are_named_by_the_parts_of_the_update():

@@ -1,12 +1,10 @@
 """Data of a run: which are opened, and when the built-in corpus is made."""
 
 import dataclasses
-import re
 
 import pytest
 import small_run
 
-from anytime_jax.corpus import installed_python
 from anytime_jax.corpus.installed_python import BuiltinSource
 from anytime_jax.errors import InputError
 from anytime_jax.storage import locks
@@ -26,7 +24,6 @@ def test_builtin_corpus_that_another_process_prepares_is_waited_for(tmp_path, mo
     lock = locks.hold(path / ".preparing" / "all.lock", "it")
     lock.__enter__()
     monkeypatch.setattr(run_data, "_POLL_SECONDS", 0.01)
-    monkeypatch.setitem(installed_python.PACKAGES, "rich", "0.1")
 
     def say(text):
         lines.append(text)
@@ -37,7 +34,6 @@ def test_builtin_corpus_that_another_process_prepares_is_waited_for(tmp_path, mo
     (dataset,) = run_data.prepare_builtin(config, say).values()
     assert dataset.vocab_size == 300
     assert sum("waiting for it" in line for line in lines) == 1
-    assert re.search("^note: .*rich .*, not 0.1", "\n".join(lines), re.MULTILINE)
 
 
 def test_open_dataset_rejects_builtin_corpus_of_another_size(dataset, monkeypatch):
@@ -48,9 +44,6 @@ def test_open_dataset_rejects_builtin_corpus_of_another_size(dataset, monkeypatc
         config = small_run.config("run", dataset.path, data__builtin_megabytes=megabytes)
         return run_data.open_datasets(config)
 
-    assert open_dataset(0.4) == {
-        next(iter(small_run.config("run", dataset.path).sources)): prepared
-    }
-    message = r"config\.data\.builtin_megabytes = 2, but .* has 0\.4: set that"
-    with pytest.raises(InputError, match=message):
+    assert list(open_dataset(0.4).values()) == [prepared]
+    with pytest.raises(InputError, match=r"config\.data\.builtin_megabytes"):
         open_dataset(2.0)

@@ -20,19 +20,8 @@ GROWN |= {"log__every": "1 steps", "checkpoint__every": "100 steps", "data__repe
 def trunk(dataset, tmp_path_factory):
     """15 updates in one go: 9 of 8 windows, 6 of 16."""
     run = tmp_path_factory.mktemp("seesaw") / "trunk"
-    outcome, output = start(run, dataset, stop="15 steps", **GROWN)
-    assert outcome == Outcome(15, "stop")
-    assert "batch    8 sequences; 16 from 9 steps (0.9x, 576 tokens); the rate falls" in output
+    assert start(run, dataset, stop="15 steps", **GROWN)[0] == Outcome(15, "stop")
     return run
-
-
-@pytest.mark.slow
-def test_run_over_a_cut(trunk):
-    rows = records(trunk)
-    assert [tokens for _, tokens, _ in rows][-3:] == [8 * (8 * 9 + 16 * n) for n in (4, 5, 6)]
-    rates = {step: values["lr"] for step, _, values in rows if "lr" in values}
-    assert rates[9] == pytest.approx(1e-2)  # of the update before
-    assert [rates[step] for step in (10, 15)] == pytest.approx([1e-2 / np.sqrt(2)] * 2)
 
 
 def test_resume_across_a_cut_is_bitwise_equal(trunk, dataset, tmp_path):
@@ -41,6 +30,8 @@ def test_resume_across_a_cut_is_bitwise_equal(trunk, dataset, tmp_path):
     assert bits(tmp_path, 15) == bits(trunk, 15)
     losses = [[x[2]["train/loss"] for x in records(run)] for run in (trunk, tmp_path)]
     assert losses[0] == losses[1]
+    tokens = [row[1] for row in records(trunk)]
+    assert tokens[-3:] == [8 * (8 * 9 + 16 * n) for n in (4, 5, 6)]
 
 
 @pytest.mark.slow
@@ -64,9 +55,8 @@ def test_decay_of_a_run_with_seesaw(trunk, dataset, tmp_path):
     """Of one update, too few for another cut; at the trunk's milestone on its growing clock."""
     changes = {**GROWN, "stop": "horizon", "decay__horizon": "2x"}
     changes |= {"branch__from_run": str(trunk), "branch__change": ("schedule.alpha",)}
-    outcome, output = start(tmp_path / "branch", dataset, **changes)
-    assert outcome == Outcome(15, "stop")
-    assert "which it leaves at 14 steps (1.9x" in output
+    assert start(tmp_path / "branch", dataset, **changes)[0] == Outcome(15, "stop")
+    assert records(tmp_path / "branch")[0][0] == 15  # it leaves at 14
     changes["schedule"] = {**SCHEDULE, "alpha": 3.0}
     with pytest.raises(InputError, match="grow at other points"):
         start(tmp_path / "other", dataset, **changes)

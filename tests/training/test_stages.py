@@ -68,11 +68,10 @@ def train_fixture(sources):
 
 @pytest.fixture(scope="module", name="whole")
 def whole_fixture(train, tmp_path_factory):
-    """An unbroken run to 2x: the directory, the output and the batches of its updates."""
+    """An unbroken run to 2x: the directory and the batches of its updates."""
     run, first = tmp_path_factory.mktemp("whole"), len(updates)
-    outcome, output = train(run, stop="2x")
-    assert outcome == Outcome(20, "stop")
-    return run, output, [np.asarray(x) for x in updates[first:]]
+    assert train(run, stop="2x")[0] == Outcome(20, "stop")
+    return run, [np.asarray(x) for x in updates[first:]]
 
 
 def expected_batches(sources, stop):
@@ -99,17 +98,16 @@ def expected_batches(sources, stop):
 
 
 def test_updates_read_the_sources_in_turn(sources, whole):
-    run, output, made = whole
+    run, made = whole
     assert [x.shape for x in made] == [(8, 9)] * 10 + [(4, 17)] * 10
     for ours, slow in zip(made, expected_batches(sources, 20), strict=True):
         np.testing.assert_array_equal(ours, slow)
-    assert "stage    from 7 steps" in output
     assert [row[1] for row in records(run)][-1] == 20 * 64  # an update keeps its tokens
 
 
 def test_a_resumed_run_is_bitwise_the_unbroken_one(train, tmp_path, whole):
-    """Stopped where a mixture changes, where the length does, and between the changes."""
-    for step, count in ((6, 6), (7, 1), (10, 3), (12, 2)):
+    """Stopped where a mixture changes, and where the length does."""
+    for step, count in ((7, 7), (10, 3)):
         assert train(tmp_path, after(count), stop="2x")[0] == Outcome(step, "interrupted")
     train(tmp_path, stop="2x")
     assert bits(tmp_path, 20) == bits(whole[0], 20)
@@ -123,16 +121,13 @@ def test_a_resumed_run_is_bitwise_the_unbroken_one(train, tmp_path, whole):
 def test_stages_to_come_may_change_and_those_of_the_past_not(train, tmp_path):
     train(tmp_path, stop="8 steps")
     later = {**STAGES, "1.5x": {"math": ("math", 1.0)}}
-    _, output = train(tmp_path, stop="9 steps", data__mixture=later)
-    assert "stages   changed from 8 steps" in output
+    train(tmp_path, stop="9 steps", data__mixture=later)
     about = json.loads((tmp_path / "run.json").read_text())
     assert about["stages"][-1]["mixture"] == "math 1"
     assert [x["step"] for x in about["stage_changes"]] == [8]
     assert about["stage_changes"][0]["was"][-1]["mixture"] == "code 1"
     for past in (
         {"data__mixture": {**later, "0x": {"web": ("web", 0.5), "code": ("code", 0.5)}}},
-        {"data__mixture": {**later, "0.3x": {"web": ("web", 1.0)}}},
-        {"data__mixture": {x: y for x, y in later.items() if x != "0.7x"}},
         {"data__mixture": later, "model__length": {"0x": 8, "0.5x": 16}},
     ):
         with pytest.raises(InputError):
@@ -141,12 +136,6 @@ def test_stages_to_come_may_change_and_those_of_the_past_not(train, tmp_path):
     # The mean of the validation sets stays the one of the first start.
     assert {x: y[1] for x, y in about["evaluated"]["sets"].items()} == {"code": 1.0}
     assert dict(about["config"]["eval"]["weights"]) == {"code": 1.0}
-    assert "the mean keeps the weights code 1" in output
-    assert "other validation sets" not in output
-    _, output = train(tmp_path, stop="9 steps", data__mixture=later, eval__sets={"web": "web"})
-    assert "other validation sets" not in output  # there is nothing to do
-    _, output = train(tmp_path, stop="10 steps", data__mixture=later, eval__sets={"web": "web"})
-    assert "other validation sets" in output
     train(tmp_path, stop="2x", data__mixture=later)
 
 
@@ -159,20 +148,6 @@ def test_a_later_length_fits_the_devices_or_is_refused_at_the_start():
     for changes in ({"batch_size": 8}, {"batch_size": 16, "microbatches": 2}):
         with pytest.raises(InputError, match="4 windows"):
             make_mesh(**changes)
-
-
-def test_a_later_length_that_the_attention_cannot_take_is_refused_at_the_start(monkeypatch):
-    lengths = {"0x": 128, "10 steps": 64}
-    splash = {"model__attention": "splash", "eval__tokens": "all"}
-    config = small_run.config("run", model__length=lengths, **splash)
-    need = "windows of a multiple of 128 tokens"
-
-    def unmet_need(path, model, platform, length):
-        return need if length % 128 else ""
-
-    monkeypatch.setattr(preflight.attention, "unmet_need", unmet_need)
-    with pytest.raises(InputError, match=need):
-        preflight.make_mesh(config, jax.devices()[:1])
 
 
 @pytest.mark.slow
@@ -188,49 +163,22 @@ def test_a_branch_continues_the_counters_on_another_mixture(sources, train, tmp_
     # Of each source, the windows that are next; only their order in the batch may differ.
     assert sorted(map(tuple, other.tolist())) == sorted(map(tuple, same.tolist()))
     past = STAGES | {"0x": {"web": ("web", 1.0)}}
-    with pytest.raises(InputError, match="was trained on other data, lengths or mixtures"):
+    with pytest.raises(InputError, match=r"config\.data"):
         train(tmp_path / "bad", stop="10 steps", data__mixture=past, **branch)
     meta = read_meta(tmp_path / "other" / "checkpoints" / "10")
     assert [x["step"] for x in meta["stages"]] == [0, 7, 9, 10]
-    # On other data, the weights of the trunk are evaluated first, on the sets of the branch.
-    first = {x: records(tmp_path / x)[0] for x in ("same", "other")}
-    assert (first["same"][0], first["other"][0]) == (10, 9)
-    assert {"eval/last/loss", "eval/math/last/loss"} <= first["other"][2].keys()
 
 
 @pytest.mark.slow
 def test_a_window_of_too_many_documents_is_merged_or_refused(train, tmp_path):
-    """In training and in evaluations, on any device."""
+    """In training and in evaluations."""
     settings = {"data__documents": "mask", "data__most_documents": 2, "stop": "2 steps"}
     settings |= {"model__length": 64, "batch_size": 4, "microbatches": 1, "data__mixture": ()}
     short = {"data__path": "short"}
-    outcome, output = train(tmp_path / "merged", **settings, **short)
-    assert outcome.step == 2
-    assert "more than 2 documents in a window are merged" in output
+    assert train(tmp_path / "merged", **settings, **short)[0].step == 2
     with pytest.raises(RunError, match=r"batch at sample 0 has .* documents"):
         train(tmp_path / "refused", **settings, **short, data__surplus="refuse")
+    settings |= {"eval__every": "1 steps", "eval__tokens": "all", "eval__batch_size": 4}
     sets = {"eval__sets": {"short": "short"}, "data__path": "web", "data__most_documents": 9}
-    settings |= {"eval__every": "1 steps", "eval__tokens": "all", "data__repeat": True}
-    settings |= {"eval__batch_size": 4, **sets}
     with pytest.raises(RunError, match=r"evaluation of .*short has .* documents"):
-        train(tmp_path / "sets", **settings, data__surplus="refuse")
-
-
-def test_losses_by_set_and_their_mean(train, tmp_path):
-    train(tmp_path, stop="12 steps", eval__weights={"web": 3, "math": 1})
-    rows = {step: values for step, _, values in records(tmp_path) if "eval/f25/loss" in values}
-    assert sorted(rows) == [5, 10, 12]
-    for step, values in rows.items():
-        losses = {x: values[f"eval/{x}/f25/loss"] for x in NAMES}
-        mean = 0.75 * losses["web"] + 0.25 * losses["math"]
-        assert values["eval/f25/loss"] == pytest.approx(mean, rel=1e-12)
-        # After the change, the new length is evaluated too.
-        assert ("eval/web@16/f25/loss" in values) == (step > 10)
-
-
-def test_a_mixture_of_one_is_the_dataset_by_itself(train, tmp_path):
-    plain = {"data__mixture": (), "data__path": "web", "model__length": 8}
-    train(tmp_path / "a", stop="5 steps", **plain, model__rope_theta=1e4)
-    one = {"data__mixture": {"any": ("web", 1.0)}, "model__length": {"0x": 8}}
-    train(tmp_path / "b", stop="5 steps", **one, model__rope_theta=1e4)
-    assert bits(tmp_path / "a", 5) == bits(tmp_path / "b", 5)
+        train(tmp_path / "sets", **settings | sets, data__surplus="refuse")

@@ -1,14 +1,9 @@
 """Memory of a run: against what XLA's compiler assigns."""
 
-import dataclasses
-
-import jax
 import pytest
 import small_run
 
 from anytime_jax.distributed import sharding
-from anytime_jax.formatting import format_bytes
-from anytime_jax.training import state_memory
 from anytime_jax.training.state_memory import StateMemory, measure_state
 from anytime_jax.training.step import lower_update, make_program
 
@@ -19,7 +14,6 @@ SCALARS = 9  # int32 and float32 of the optimizer: its counts, the guard's stati
     ("devices", "axes"),
     [
         (1, {}),
-        pytest.param(8, {"fsdp": 8}, marks=pytest.mark.slow),
         pytest.param(4, {"fsdp": 2, "tensor": 2}, marks=pytest.mark.slow),
     ],
 )
@@ -67,22 +61,3 @@ def test_gradients_have_the_type_in_which_microbatches_sum_them(microbatches, ac
     state = StateMemory(125, 2000, 3875, 1000)
     assert state.gradients(config) == size
     assert state.least(config) == 6000 + size
-    assert f"{format_bytes(size)} gradients" in state_memory.describe(state, config, None)
-
-
-def test_describe():
-    config = small_run.config("run")
-    state = StateMemory(600_000_000, 1_200_000_000, 3_000_000_000, 600_000_000)
-    text = "600 MB parameters + 1.2 GB moments + 3 GB averages + 600 MB gradients = 5.4 GB at least"
-    assert state_memory.describe(state, config, 80_000_000_000) == f"{text} of 80 GB on each device"
-    without = state_memory.describe(dataclasses.replace(state, averages=0), config, None)
-    assert "averages" not in without
-    assert without.endswith("= 2.4 GB at least on each device")
-
-
-def test_describe_program():
-    compiled = jax.jit(lambda x: (x @ x).sum()).lower(jax.ShapeDtypeStruct((256, 256), "f4"))
-    compiled = compiled.compile()
-    assert state_memory.describe_program(compiled, None).endswith("in all on each device")
-    assert "of 1 GB on each device" in state_memory.describe_program(compiled, 10**9)
-    assert "MORE THAN there is" in state_memory.describe_program(compiled, 1000)
