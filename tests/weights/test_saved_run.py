@@ -1,7 +1,6 @@
 """Saved runs: their stored weights, and what happens to missing and damaged ones."""
 
 import dataclasses
-import itertools
 import json
 import os
 import shutil
@@ -13,7 +12,6 @@ import tensorstore
 from small_run import same_bits
 from training_runs import start
 
-from anytime_jax.checkpoints import checkpoint_reader
 from anytime_jax.checkpoints.checkpoint_reader import read_arrays, read_meta
 from anytime_jax.checkpoints.tree_names import flatten_by_name
 from anytime_jax.errors import InputError, RunError
@@ -50,7 +48,7 @@ load_weights(saved, Mixture((saved.weights["f25"], saved.weights["last"]), (0.5,
     assert ended.returncode == 0, ended.stderr.decode()[-2000:]
 
 
-def test_layers_are_read_one_by_one_and_checked_before_the_last(run, monkeypatch):
+def test_layers_are_read_one_by_one(run):
     """Of an array that is stacked over two layers; of another one, as a whole."""
     saved = open_run(run)
     mixture = Mixture((saved.weights["f25"],))
@@ -67,11 +65,6 @@ def test_layers_are_read_one_by_one_and_checked_before_the_last(run, monkeypatch
         }
     ).result()
     assert stored.chunk_layout.read_chunk.shape == (1, *stored.shape[1:])
-    monkeypatch.setattr(checkpoint_reader, "format_checksum", lambda *unused: "another")
-    for name in ("blocks/qkv", "head"):
-        parts = read_layers(saved, mixture)[name]
-        with pytest.raises(RunError, match=f"f25/{name} is damaged"):
-            list(itertools.islice(parts, len(layers[name])))
 
 
 def test_open_run_accepts_steps_and_milestones(run):
@@ -83,7 +76,6 @@ def test_open_run_accepts_steps_and_milestones(run):
     [
         ("41", r"step 41.* 36, 40"),
         ("soon", "step 'soon'"),
-        ("-1", "step '-1'"),
     ],
 )
 def test_open_run_rejects_steps_without_checkpoint(run, step, message):
@@ -99,12 +91,11 @@ def test_open_run_rejects_directory_without_run_or_checkpoint(run, tmp_path):
         open_run(tmp_path)
 
 
-@pytest.mark.parametrize("config", [None, {"model": {"layers": "two"}}])
-def test_run_file_without_usable_settings_is_rejected(run, tmp_path, config):
+def test_run_file_without_settings_is_rejected(run, tmp_path):
     copied = shutil.copytree(run, tmp_path / "run")
     about = json.loads((copied / "run.json").read_text("utf-8"))
     del about["config"]
-    (copied / "run.json").write_text(json.dumps(about | ({"config": config} if config else {})))
+    (copied / "run.json").write_text(json.dumps(about))
     with pytest.raises(InputError, match=r"run\.json: .*config"):
         open_run(copied)
 
@@ -151,3 +142,5 @@ def test_array_with_another_checksum_is_reported(run, tmp_path):
     part = dataclasses.replace(saved.weights["f25"], label="f50")
     with pytest.raises(RunError, match="averages/f50/head"):
         load_weights(saved, Mixture((part,)))
+    with pytest.raises(RunError, match="averages/f50/head"):
+        next(read_layers(saved, Mixture((part,)))["head"])  # before the last layer is given

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import shutil
 
 import jax
 import numpy as np
@@ -60,7 +59,6 @@ def iterates(run, dataset):
     ("name", "rule", "bound"),
     [
         ("f=35", GrowingWindow(35.0), 0.12),
-        ("tail:0.5", Uniform(20), 0.1),
         ("tail:0.3", Uniform(28), 0.12),
     ],
 )
@@ -88,15 +86,6 @@ def test_merge_uses_live_weights(run):
     assert mixture.coefficients[0] > mixture.coefficients[-1] > 0
 
 
-def test_merge_needs_two_checkpoints(run, tmp_path):
-    lone = shutil.copytree(run, tmp_path / "lone")
-    for path in (lone / "checkpoints").iterdir():
-        if path.name != "40":
-            shutil.rmtree(path)
-    with pytest.raises(InputError, match="merge:2"):
-        resolve(open_run(lone), "merge:2", ANY)
-
-
 def test_smaller_error_limit_uses_more_checkpoints(run):
     saved = open_run(run)
     one = resolve(saved, "f=35", MixtureLimits(checkpoints=1)).kernel_error
@@ -109,31 +98,20 @@ def test_smaller_error_limit_uses_more_checkpoints(run):
     ("name", "message"),
     [
         ("f30", r"'f30'.* last, f6\.25, "),
-        ("f=", "'f='"),
         ("f=x", "'x'"),
-        ("f=2_5", "'2_5'"),
-        ("f=٢٥", "'٢٥'"),
         ("f=nan", "f = nan"),
         ("f=1", "--max-error"),
         ("tail:0.3", "step 28.*--max-error"),
         ("tail:1.5", r"fraction = 1\.5"),
-        ("tail:1e-9", "tail:1e-9"),
         ("mix:{", "JSON"),
-        (f'mix:{{"f25": {10**400}}}', "JSON"),
-        ("mix:" + "[" * 100_000, "JSON"),
         ('mix:{"f25": 0.5}', "sum to 0.5"),
         ('mix:{"f25": 0.5, "f25": 1}', "given twice"),
         ('mix:["f25"]', "JSON"),
-        ('mix:[["f25", 1]]', "JSON"),
-        ('mix:{"f25": NaN}', "sum to nan"),
         ('mix:{"f25": 1e5, "last": -99999}', "100000"),
-        ('mix:{"f26": 1}', "'f26'"),
         ('mix:{"f25@7": 1}', "'f25@7'"),
         ("merge:1", "merge:1"),
-        ("merge:99", "merge:99"),
         ("merge:steep:0.1", "merge:steep:0.1"),
         ("merge:linear:0.01", "step 39"),
-        ("merge:linear:2", r"fraction = 2\.0"),
     ],
 )
 def test_resolve_rejects(run, name, message):
@@ -144,7 +122,6 @@ def test_resolve_rejects(run, name, message):
 @pytest.mark.parametrize(
     ("name", "description"),
     [
-        ("f25", "f25@40"),
         ('mix:{"f25": 0.75, "last@20": 0.25}', "+0.75 f25@40 +0.25 last@20"),
         ('mix:{"f25": 0.75, "f25@40": 0.25}', "f25@40"),  # adds terms of the same weights
     ],
