@@ -160,13 +160,6 @@ def test_bytes_do_not_depend_on_workers_or_place(inputs, whole, tmp_path):
     assert read_files(three.path) == read_files(whole.path)
 
 
-def test_fingerprint_does_not_depend_on_the_names_of_files(inputs, whole, tmp_path):
-    moved = tmp_path / "moved"
-    shutil.copytree(inputs, moved)
-    (moved / "train.0.json.gz").rename(moved / "train.00.json.gz")
-    assert prepare_inputs(moved, tmp_path / "d").fingerprint == whole.fingerprint
-
-
 def test_large_vocabulary_is_stored_wide(inputs, whole, tmp_path, monkeypatch):
     wide_dtype = property(lambda self: np.dtype(np.int32))
     monkeypatch.setattr("anytime_jax.corpus.vocabulary.Vocabulary.token_dtype", wide_dtype)
@@ -344,17 +337,6 @@ def test_input_that_changed_meanwhile_is_read_again(inputs, tmp_path, change):
 def test_vocabulary_that_another_process_replaced_is_an_error(inputs):
     with pytest.raises(RunError, match=r"v\.model"):
         preparation._load_cached(inputs / "v.model", "0" * 64)
-
-
-def test_complete_dataset_is_returned_at_once(inputs, tmp_path):
-    copy = tmp_path / "inputs"
-    shutil.copytree(inputs, copy)
-    first = prepare_inputs(copy, tmp_path / "output")
-    for file in copy.glob("*.gz"):  # the text is not needed
-        file.unlink()
-    assert prepare_inputs(copy, tmp_path / "output") == first
-    with pytest.raises(InputError, match=r"vocabulary .*trained, 290"):
-        prepare_inputs(copy, tmp_path / "output", vocabulary=290)
 
 
 def test_vocabulary_trained_before_a_stop_is_used_again(inputs, whole, tmp_path):
