@@ -238,37 +238,6 @@ def test_server_that_stops_answering_is_worth_another_start(text, tmp_path, comm
         assert command(prepare, *words)[0] == 0
 
 
-SOURCE = '''"""A source of one's own."""
-import dataclasses
-from anytime_jax.corpus.sources import Source
-
-@dataclasses.dataclass(frozen=True)
-class Numbers:
-    validation_fraction: float
-    identity = ["numbers"]
-
-    def documents(self):
-        yield from map(str, range(300))
-
-@dataclasses.dataclass(frozen=True)
-class Counter(Source):
-    fraction: float
-    times: int = 1
-
-    def parts(self):
-        return [Numbers(self.fraction)] * self.times
-'''
-
-
-@pytest.fixture
-def counter(tmp_path, monkeypatch):
-    """A module in the working directory with a class of a source."""
-    (tmp_path / "counter.py").write_text(SOURCE)
-    monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    sys.modules.pop("counter", None)
-
-
 def test_source_of_ones_own_has_its_fields_as_options(counter, command):
     words = ["--source=counter:Counter", "--fraction=0.2", "--times=2"]
     words += ["--train-vocabulary=270", "--output=data"]

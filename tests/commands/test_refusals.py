@@ -68,28 +68,12 @@ CASES = [
     for options, named in cases.items()
 ]
 
-SOURCE = '''"""A source of one's own."""
-import dataclasses
-from anytime_jax.corpus.sources import Source
-
-@dataclasses.dataclass(frozen=True)
-class Counter(Source):
-    fraction: float
-    times: int = 1
-
-    def parts(self):
-        return []
-'''
-
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A working directory with a text and a class of a source."""
-    (tmp_path / "text.jsonl").write_text('{"text": "words to prepare"}\n' * 100)
-    (tmp_path / "counter.py").write_text(SOURCE)
-    monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    sys.modules.pop("counter", None)
+def folder(counter):
+    """The working directory, with a text and a class of a source."""
+    (counter / "text.jsonl").write_text('{"text": "words to prepare"}\n' * 100)
+    return counter
 
 
 @pytest.mark.parametrize(("words", "named"), CASES, ids=[words for words, _ in CASES])

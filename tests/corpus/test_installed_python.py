@@ -66,8 +66,8 @@ def test_versions_are_those_of_the_constraints():
     }
 
 
-def install(site, name, version, files, listed=None):
-    """Writes an installed package whose RECORD lists its files, or others."""
+def install(site, name, version, files):
+    """Writes an installed package whose RECORD lists its files."""
     for file in files:
         path = site / name / file
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,8 +75,7 @@ def install(site, name, version, files, listed=None):
     about = site / f"{name}-{version}.dist-info"
     about.mkdir()
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    listed = [f"{name}/{file}" for file in files] if listed is None else listed
-    (about / "RECORD").write_text("".join(f"{file},,\n" for file in listed))
+    (about / "RECORD").write_text("".join(f"{name}/{file},,\n" for file in files))
 
 
 @pytest.fixture
@@ -87,19 +86,6 @@ def site(tmp_path, monkeypatch):
     monkeypatch.setattr(installed_python, "PACKAGES", {"first": "1.0", "second": "2.0"})
     install(site, "first", "1.0", [f"{x}.py" for x in "abcdefgh"])
     return site
-
-
-def relative_names(site):
-    return [path.relative_to(site).as_posix() for path in installed_python._ordered_files()]
-
-
-def test_text_is_what_a_record_lists_in_folders_of_its_own(site):
-    files = ["a.py", "notes.txt", "module.pyi", "stray.py"]
-    listed = ["second/a.py", "second/notes.txt", "second/module.pyi", "../../bin/tool.py"]
-    install(site, "second", "2.0", files, [*listed, "__editable___second_finder.py"])
-    names = relative_names(site)
-    assert [name for name in names if not name.startswith("first/")] == ["second/a.py"]
-    assert describe_differences() == ""
 
 
 def test_what_is_no_text_or_repeated_is_left_out(site):
