@@ -2,7 +2,6 @@
 
 import json
 import pathlib
-import platform
 import shutil
 
 import jax
@@ -36,21 +35,14 @@ def test_every_checkpoint_is_listed_and_no_file_changes(run, command):
     status, out, err = command(runs, f"--run={run.parent}")
     assert (status, err) == (0, "")
     assert contents(run) == before
-    assert f"{run}: tiny, 2 layers of width 16, inverse_sqrt at 0.01" in out
     for step, multiple in ((9, "0.9x"), (10, "1x"), (18, "1.8x"), (20, "2x")):
         words = row(out, step)
         assert f" {multiple} " in words
         assert words.endswith("f6.25, f25 no")
-    assert row(out, 20).startswith("20 1.28K 2x")
     (evaluated,) = [x for x in read_records(run) if x.step == 20]
     live, wide, narrow = (evaluated.values[f"eval/{x}/loss"] for x in ("last", "f6.25", "f25"))
     loss, label = min((live, "last"), (wide, "f6.25"), (narrow, "f25"))
     assert f" {loss:.4f} {label} " in row(out, 20)
-    loss, label = min((wide, "f6.25"), (narrow, "f25"))
-    assert (
-        f"validation loss {live:.4f} last, {loss:.4f} {label} (the best read-out) at step 20" in out
-    )
-    assert "training loss" in out
     assert "warning" not in out
 
 
@@ -60,8 +52,6 @@ def test_linked_runs_are_listed_once(run, command, tmp_path):
     status, out, _ = command(runs, f"--run={tmp_path}")
     assert status == 0
     assert out.count(": tiny, 2 layers") == 1
-    status, out, _ = command(runs, f"--run={tmp_path}", f"--run={run}")
-    assert out.count(": tiny, 2 layers") == 2
 
 
 @pytest.mark.slow
@@ -115,22 +105,11 @@ def test_other_entries_are_listed(run, command):
     assert "backup not a checkpoint" in " ".join(out.split())
 
 
-def test_torn_records_and_a_damaged_run_file_are_listed(run, command):
-    with (run / "records" / "0000.jsonl").open("a") as file:
-        file.write('{"step": 21')
+def test_damaged_run_file_is_listed(run, command):
     (run / "run.json").write_text("{")
     status, out, _ = command(runs, f"--run={run}")
     assert status == 0
-    assert "its last line is torn" in out
     assert "run.json is damaged" in out
-
-
-def test_lost_records_are_named(run, command):
-    records = run / "records" / "0000.jsonl"
-    records.write_bytes(b"".join(records.read_bytes().splitlines(keepends=True)[:2]))
-    status, out, _ = command(runs, f"--run={run}")
-    assert status == 0
-    assert "warning: 7 of the 8 rows of records before step 20" in out
 
 
 def test_note_that_cannot_be_written_is_a_warning(run, command):
@@ -163,23 +142,14 @@ def test_run_without_checkpoints_is_listed(tmp_path, command):
     assert "no checkpoint yet" in out
 
 
-def test_description_has_versions_devices_changed_settings_and_the_last_records(
-    run, command, monkeypatch
-):
-    monkeypatch.setenv("XLA_FLAGS", "--xla_some_flag=1")
+def test_description_has_versions_changed_settings_and_the_last_records(run, command):
     before = contents(run)
     status, out, err = command(runs, f"--run={run}", "--describe")
     assert (status, err) == (0, "")
     assert contents(run) == before
-    for text in (
-        f"anytime_jax {__version__}, Python {platform.python_version()}, ",
-        f"jax {jax.__version__}, ",
-        "\nXLA_FLAGS=--xla_some_flag=1\n",
-        f"devices 1 x cpu, version {__version__}, jax {jax.__version__}\n",
-        "  model.width = 16\n",
-        "  schedule.warmup = '3 steps'\n",
-    ):
-        assert text in out
+    assert f"anytime_jax {__version__}, " in out
+    assert f"devices 1 x cpu, version {__version__}, jax {jax.__version__}" in out
+    assert "  model.width = 16\n" in out
     assert "optimizer.b1" not in out  # it is the default
     last = read_records(run)[-1]
     for name, value in last.values.items():

@@ -1,25 +1,13 @@
 """Tests of standard output and standard error: closed, broken, of few characters; of Ctrl-C."""
 
 import os
-import random
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from paths import REPOSITORY
 
-from anytime_jax.commands import rich_console, standard_streams
-
-COMMAND = [sys.executable, "-m", "anytime_jax"]
-
-
-def launch(words, **options):
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
-    return subprocess.Popen(
-        [*COMMAND, *map(str, words)], env=environment, cwd=REPOSITORY, text=True, **options
-    )
+from anytime_jax.commands import standard_streams
 
 
 def broken_pipe():
@@ -42,12 +30,6 @@ def test_characters_that_an_encoding_lacks_are_replaced(process_state, tmp_path,
         standard_streams.configure()
         print("1.5 ± 0.2, 4×, café, \udcff")
     assert (tmp_path / "out").read_text() == "1.5 +- 0.2, 4x, caf\\xe9, \\udcff\n"
-
-
-def test_console_uses_no_lines_where_the_encoding_has_none(tmp_path, monkeypatch):
-    with (tmp_path / "out").open("w", encoding="ascii") as file:
-        monkeypatch.setattr(sys, "stdout", file)
-        assert rich_console.open_console().options.ascii_only
 
 
 # A command of a few imports, whose work is its first argument.
@@ -110,25 +92,3 @@ def test_interrupt_during_the_imports_is_one_line(module):
     words = [sys.executable, "-c", program]
     done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "\ninterrupted\n")
-
-
-def interrupt(words, seconds):
-    """Exit status and output of a command that gets SIGINT after some seconds."""
-    process = launch(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    time.sleep(seconds)
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
-    return process.returncode, output
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "longest"), [(["runs", "--verify"], 2.0), (["evaluate", "--max-error=1"], 5.0)]
-)
-def test_interrupt_at_any_moment_is_one_line(trained, words, longest):
-    moments = random.Random(0)
-    for _ in range(15):
-        seconds = moments.uniform(0.2, longest)  # before, the interpreter itself starts
-        status, output = interrupt([*words, f"--run={trained}"], seconds)
-        assert "Traceback" not in output
-        assert (status == 0) or (status == 130 and output.endswith("\ninterrupted\n")), output

@@ -1,6 +1,5 @@
 """Text files: damaged, disguised and missing ones are refused by the name of their place."""
 
-import bz2
 import gzip
 import json
 import os
@@ -26,49 +25,34 @@ UTF_16 = WHOLE.decode().encode("utf-16")
 
 # Name of a file, its content, and what is named after its path: a line, or "" for the file alone.
 BAD = {
-    "truncated": ("a.jsonl", WHOLE[:-10], "line 60"),
-    "latin-1": ("a.json.gz", LINES[0] + LINES[1] + b'{"text": "caf\xe9"}\n', "line 3"),
-    "utf-16": ("a.jsonl", UTF_16, ""),
-    "utf-16 without a mark": ("a.jsonl.zst", UTF_16[2:], "line 1"),
-    "no field": ("a.jsonl", LINES[0] + b'{"body": "x"}\n', "line 2"),
-    "number": ("a.json.gz", LINES[0] + b'{"text": 5}\n', "line 2"),
-    "list": ("a.jsonl", b'{"text": []}\n', "line 1"),
-    "list in a line": ("a.jsonl.zst", b'["text"]\n', "line 1"),
-    "null in a line": ("a.jsonl", b"null\n", "line 1"),
-    "surrogate": ("a.jsonl", b'{"text": "\\ud800"}\n', "line 1"),
-    "too deep": ("a.jsonl", LINES[0] + b"[" * 100_000, "line 2"),
-    "long number": ("a.jsonl", LINES[0] + b'{"n": ' + b"1" * 5000 + b"}", "line 2"),
-    "blank lines only": ("a.jsonl", b"\n \n\n", ""),
-    "empty": ("a.jsonl", b"", ""),
-    "compressed nothing": ("a.json.gz", b"", ""),
+    "truncated": ("0.jsonl", WHOLE[:-10], "line 60"),
+    "latin-1": ("0.jsonl", LINES[0] + LINES[1] + b'{"text": "caf\xe9"}\n', "line 3"),
+    "utf-16": ("0.jsonl", UTF_16, ""),
+    "utf-16 without a mark": ("0.jsonl", UTF_16[2:], "line 1"),
+    "no field": ("0.jsonl", LINES[0] + b'{"body": "x"}\n', "line 2"),
+    "number": ("0.json.gz", gzip.compress(LINES[0] + b'{"text": 5}\n'), "line 2"),
+    "list in a line": ("0.jsonl", b'["text"]\n', "line 1"),
+    "surrogate": ("0.jsonl", b'{"text": "\\ud800"}\n', "line 1"),
+    "blank lines only": ("0.jsonl", b"\n \n\n", ""),
+    "empty": ("0.jsonl", b"", ""),
     "plain gz": ("0.json.gz", WHOLE, ""),
     "gzip": ("0.jsonl", GZIP, ""),
-    "zstandard gz": ("0.json.gz", ZSTANDARD, ""),
-    "bzip2": ("0.json.gz", bz2.compress(WHOLE), ""),
-    "zip": ("0.jsonl", b"PK\x03\x04rest", ""),
     "lfs": ("0.json.gz", LFS, ""),
     "html": ("0.json.gz", HTML, ""),
-    "head of gzip": ("0.json.gz", GZIP[:15], ""),
     "zeros in gzip": ("0.json.gz", GZIP[:60] + bytes(60), ""),
     "gzip less a byte": ("0.json.gz", GZIP[:-1], "line 60"),
-    "gzip and more": ("0.json.gz", GZIP + b"garbage", "line 60"),
     "checksum": ("0.json.gz", GZIP[:-8] + bytes(4) + GZIP[-4:], ""),
-    "head of zst": ("0.json.zst", ZSTANDARD[:15], ""),
     "zst less a byte": ("0.jsonl.zst", ZSTANDARD[:-1], ""),
-    "zst and more": ("0.jsonl.zst", ZSTANDARD + b"garbage", ""),
-    "plain zst": ("0.jsonl.zst", WHOLE, ""),
     "latin-1 text": ("0.txt", b"caf\xe9", ""),
-    "cut character": ("0.txt", b"na\xc3", ""),
-    "utf-16 text": ("0.txt", "hello".encode("utf-16"), ""),
     "hole in text": ("0.txt", b"hello" + bytes(4096), ""),
     "gzip text": ("0.txt", GZIP, ""),
 }
 
 
-def read_error(pattern, **options):
+def read_error(pattern):
     """Reads all documents, and returns the message of the error."""
     with pytest.raises(InputError) as error:
-        _ = [list(part.documents()) for part in FileSource(str(pattern), **options).parts()]
+        _ = [list(part.documents()) for part in FileSource(str(pattern)).parts()]
     return str(error.value)
 
 
@@ -77,9 +61,6 @@ def test_bad_file_and_line_are_named(tmp_path, case):
     """Beside a good file, so that none of it is skipped silently."""
     name, content, line = BAD[case]
     (tmp_path / "1.jsonl").write_bytes(WHOLE)
-    if name.startswith("a."):  # compressed as its name says
-        compress = {"gz": gzip.compress, "zst": lambda x: pyarrow.compress(x, "zstd", asbytes=True)}
-        content = compress.get(name.rpartition(".")[2], bytes)(content)
     (tmp_path / name).write_bytes(content)
     message = read_error(tmp_path)
     assert f"{tmp_path / name} " in message
@@ -97,8 +78,6 @@ def test_field_inside_another_and_null(tmp_path):
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, records)))
     (part,) = FileSource(str(tmp_path), text_field="a.b", validation_fraction=0.1).parts()
     assert list(part.documents()) == ["x", None, "y"]
-    (tmp_path / "a.jsonl").write_text('{"a": {"c": "x"}}')
-    assert "line 1" in read_error(tmp_path, text_field="a.b")
 
 
 def test_empty_text_files_and_blank_lines_are_skipped(tmp_path):
@@ -109,30 +88,16 @@ def test_empty_text_files_and_blank_lines_are_skipped(tmp_path):
     assert texts == [f"document {i}" for i in range(60)]
 
 
-@pytest.mark.parametrize(
-    ("pattern", "fault"),
-    [
-        ("d/b.jsonl", "link"),
-        ("d/*.jsonl", "link"),
-        ("d", "link"),
-        ("d", "closed"),
-        ("d/*", "folder"),
-    ],
-)
-def test_unreadable_file_is_named(tmp_path, pattern, fault):
-    (tmp_path / "d").mkdir()
-    (tmp_path / "d" / "a.jsonl").write_bytes(WHOLE)
-    file = tmp_path / "d" / "b.jsonl"
-    if fault == "link":
-        file.symlink_to(tmp_path / "gone")
-    elif fault == "folder":
-        file.mkdir()
-    else:
-        file.write_bytes(WHOLE)
-        file.chmod(0)
-        if os.access(file, os.R_OK):
-            pytest.skip("no file is closed to the superuser")
-    assert str(file) in read_error(tmp_path / pattern)
+def test_link_to_no_file_in_a_folder_is_named(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(WHOLE)
+    (tmp_path / "b.jsonl").symlink_to(tmp_path / "gone")
+    assert str(tmp_path / "b.jsonl") in read_error(tmp_path)
+
+
+def test_folder_with_the_name_of_a_file_is_named(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(WHOLE)
+    (tmp_path / "b.jsonl").mkdir()
+    assert str(tmp_path / "b.jsonl") in read_error(tmp_path / "*")
 
 
 def test_byte_order_mark_is_no_text(tmp_path):
@@ -141,42 +106,19 @@ def test_byte_order_mark_is_no_text(tmp_path):
     assert list(part.documents()) == ["café"]
 
 
-def test_long_keys_are_cut_in_messages(tmp_path):
-    (tmp_path / "a.jsonl").write_text(json.dumps({"k" * 100_000: "x", "\x1b[31m": 1}))
-    line = read_error(tmp_path / "a.jsonl")
-    assert len(line) < 400
-    assert "\x1b" not in line
-
-
-@pytest.fixture
-def make_pipe():
-    """Makes a named pipe with a writer, so that a reader fails instead of waiting for ever."""
-    pipes = []
-
-    def make(path):
-        os.mkfifo(path)
-        threading.Thread(target=lambda: open(path, "wb").close(), daemon=True).start()
-        pipes.append(path)
-        return path
-
-    yield make
-    for path in pipes:
-        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))  # ends the writer
-
-
 @pytest.mark.parametrize(
     ("name", "read"),
     [
-        ("a.txt", lambda path: FileSource(str(path.parent)).parts()),
         ("a.jsonl", lambda path: FileSource(str(path)).parts()),
-        ("a.json.gz", lambda path: FileSource(f"{path.parent}/*.gz").parts()),
         ("dataset_info.json", lambda path: TfdsSource(str(path.parent)).parts()),
         ("v.model", load_vocabulary),
-        ("tokenizer.json", load_vocabulary),
     ],
 )
-def test_named_pipe_is_refused(name, read, tmp_path, make_pipe):
-    path = make_pipe(tmp_path / name)
+def test_named_pipe_is_refused(name, read, tmp_path):
+    path = tmp_path / name
+    os.mkfifo(path)
+    # With a writer, a reader of it would fail here instead of waiting for ever.
+    threading.Thread(target=lambda: open(path, "wb").close(), daemon=True).start()
     with pytest.raises(InputError, match=str(path)):
         read(path)
 

@@ -56,9 +56,8 @@ def test_tokenizer_by_itself_puts_its_token_before_a_text(path):
 
 @pytest.mark.parametrize(
     ("bos", "prefix"),
-    [({}, 1), ({"bos_token": "<|begin|>"}, 2), ({"bos_token": {"content": "<|begin|>"}}, 2),
-     ({"bos_token": None}, 1), ({"bos_token": "unknown"}, 1)],
-)  # fmt: skip
+    [({}, 1), ({"bos_token": {"content": "<|begin|>"}}, 2), ({"bos_token": "unknown"}, 1)],
+)
 def test_text_without_context_follows_bos_or_else_eos(tmp_path, bos, prefix):
     vocabulary = load_vocabulary(write_byte_level(tmp_path, [SOURCE], **bos))
     assert (vocabulary.prefix_id, vocabulary.eos_id, vocabulary.eos_text) == (prefix, 1, EOS)
@@ -76,8 +75,10 @@ def test_bundle_is_one_file(path, tmp_path):
     assert load_vocabulary(other).sha256 != vocabulary.sha256
 
 
-@pytest.mark.parametrize("token", [EOS, {"content": EOS, "__type": "AddedToken"}])
-@pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json"])
+@pytest.mark.parametrize(
+    ("name", "token"),
+    [("tokenizer_config.json", EOS), ("special_tokens_map.json", {"content": EOS})],
+)
 def test_eos_is_named_by_either_file(path, tmp_path, name, token):
     copy = tmp_path / "tokenizer.json"
     copy.write_bytes(path.read_bytes())
@@ -86,11 +87,10 @@ def test_eos_is_named_by_either_file(path, tmp_path, name, token):
     assert load_vocabulary(copy).eos_id == 1
 
 
-@pytest.mark.parametrize("config", ["{}", '{"eos_token": "<|padding|>"}'])
-def test_end_of_text_names_the_token(path, tmp_path, config):
+def test_end_of_text_names_the_token(path, tmp_path):
     copy = tmp_path / "tokenizer.json"
     copy.write_bytes(path.read_bytes())
-    (tmp_path / "tokenizer_config.json").write_text(config)
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "<|padding|>"}')
     chosen = load_vocabulary(copy, EOS)
     assert chosen.eos_id == 1
     bundled = tmp_path / "vocabulary.model"
@@ -119,12 +119,9 @@ def test_hole_among_the_ids_counts(tmp_path):
     ("name", "content", "message"),
     [
         ("tokenizer.json", '{"version": "1.0"', r"tokenizer\.json"),
-        ("tokenizer.json", "[]", r"tokenizer\.json"),
         ("tokenizer.json", '{"model": {}}', r"tokenizer\.json"),
         ("tokenizer_config.json", "\udcff", r"tokenizer_config\.json"),
-        ("tokenizer_config.json", "{}", "eos_token"),
         ("tokenizer_config.json", '{"eos_token": "<eos>"}', "'<eos>'"),
-        ("special_tokens_map.json", "nothing", r"special_tokens_map\.json"),
     ],
 )
 def test_broken_file_is_named(path, tmp_path, name, content, message):

@@ -24,16 +24,15 @@ def read(path, column="text", **options):
     return [text for part in parts for text in part.documents()]
 
 
-@pytest.mark.parametrize("compression", ["snappy", "zstd"])
-def test_texts_are_the_rows_of_the_column(tmp_path, compression):
+def test_texts_are_the_rows_of_the_column(tmp_path):
     columns = {"id": range(1000), "text": TEXTS, "url": ["u"] * 1000}
-    write(tmp_path / "a.parquet", columns, compression=compression)
+    write(tmp_path / "a.parquet", columns)
     write(tmp_path / "b.parquet", {"text": ["held out"]})
     source = FileSource(f"{tmp_path}/a.parquet", f"{tmp_path}/b.parquet")
     assert read_documents(source) == {"train": TEXTS, "validation": ["held out"]}
 
 
-@pytest.mark.parametrize("count", [1, 4, 40])
+@pytest.mark.parametrize("count", [4, 40])
 def test_parts_divide_the_row_groups(tmp_path, monkeypatch, count):
     path = write(tmp_path / "a.parquet", {"text": TEXTS})
     size = path.stat().st_size
@@ -47,20 +46,10 @@ def test_parts_divide_the_row_groups(tmp_path, monkeypatch, count):
     assert all(len(texts) % 70 in (0, 1000 % 70) for texts in divided)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "string",
-        "large_string",
-        "binary",
-        "large_binary",
-        "dictionary<values=string, indices=int32>",
-    ],
-)
+@pytest.mark.parametrize("kind", ["large_string", "binary", "dictionary"])
 def test_kinds_of_text(tmp_path, kind):
     values = pyarrow.array(TEXTS[:9])
-    is_dictionary = kind.startswith("dictionary")
-    values = values.dictionary_encode() if is_dictionary else values.cast(kind)
+    values = values.dictionary_encode() if kind == "dictionary" else values.cast(kind)
     assert read(write(tmp_path / "a.parquet", {"text": values})) == TEXTS[:9]
 
 
@@ -71,10 +60,10 @@ def test_column_inside_another_and_nulls(tmp_path):
     assert read(path, "doc.title") == ["x", "y", "z", None]
 
 
-@pytest.mark.parametrize("column", ["body", "n", "doc", "doc.n", "doc.text.x", "list"])
+@pytest.mark.parametrize("column", ["body", "n"])
 def test_missing_column_names_those_of_text(tmp_path, column):
-    rows, lists = [{"text": "a", "n": 1}], [["a", "b"]]
-    path = write(tmp_path / "a.parquet", {"content": ["a"], "n": [1], "doc": rows, "list": lists})
+    rows = [{"text": "a", "n": 1}]
+    path = write(tmp_path / "a.parquet", {"content": ["a"], "n": [1], "doc": rows})
     with pytest.raises(InputError, match=rf"a\.parquet.*'{column}'.*content.*doc\.text"):
         FileSource(str(path), text_field=column).parts()
 
@@ -83,7 +72,7 @@ def test_damage_is_named(tmp_path):
     path = write(tmp_path / "a.parquet", {"text": TEXTS}, write_page_checksum=True)
     whole = path.read_bytes()
     middle = len(whole) // 3
-    for content in (b"", whole[:-5], whole[:100], b"PAR1", b"<html>" * 100):
+    for content in (b"", whole[:-5]):
         path.write_bytes(content)
         with pytest.raises(InputError, match=str(path)):
             read(path)

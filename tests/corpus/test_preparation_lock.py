@@ -119,20 +119,6 @@ def test_three_shares_at_once_and_one_killed(text, tmp_path, start, capfd):
     assert read_files(output) == read_files(tmp_path / "whole")
 
 
-def test_shares_of_any_counts_write_every_part_once(text, tmp_path):
-    output, whole = tmp_path / "output", tmp_path / "whole"
-    assert prepare_part(text, output, Share(0, 2)) == RemainingWork(8, 4)
-    assert prepare_part(text, output, Share(1, 3)) == RemainingWork(8, 2)
-    once = [*finished_parts(output), output / "vocabulary.model"]
-    written = [path.stat().st_mtime_ns for path in once]
-    assert prepare_part(text, output, Share(2, 3)) == RemainingWork(8, 1)
-    assert prepare_part(text, output, Share(0, 3)) == RemainingWork(8, 0)
-    assert [path.stat().st_mtime_ns for path in once] == written
-    prepare_part(text, output, None)
-    prepare_part(text, whole, None)
-    assert read_files(output) == read_files(whole)
-
-
 def test_share_with_other_settings_is_refused(text, tmp_path):
     output = tmp_path / "output"
     prepare_part(text, output, Share(0, 2))

@@ -39,7 +39,6 @@ def test_split_of_a_text_depends_on_its_content_alone():
         ([40, 41, 42], {}),
         ([40, 41], {"fraction": 0.999}),  # no text to train the vocabulary on
         ([1, 2, 3, 4, 50], {}),
-        ([50, 400], {"fraction": 0.0001}),
     ],
 )
 def test_advice_works(pages, options, tmp_path):
@@ -63,7 +62,7 @@ def test_advice_works(pages, options, tmp_path):
         ([PAGE * 40] * 3, "equal"),
     ],
 )
-def test_text_that_cannot_be_split(documents, named, corpus, tmp_path):
+def test_text_that_cannot_be_split(documents, named, dataset, tmp_path):
     with pytest.raises(InputError, match=named):
-        prepare_documents(tmp_path, documents, vocabulary=corpus.folder / "v.model")
+        prepare_documents(tmp_path, documents, vocabulary=dataset.vocabulary_path)
     assert not (tmp_path / "output").exists()

@@ -15,11 +15,8 @@ from anytime_jax.storage.json_files import json_digest
 FILES = ["anytime_jax.json", "vocabulary.model", "train/00000/c/0", "validation/00000/c/0"]
 DAMAGES = {
     "missing": lambda file: file.unlink(),
-    "empty": lambda file: os.truncate(file, 0),
     "half": lambda file: os.truncate(file, file.stat().st_size // 2),
     "longer": lambda file: file.write_bytes(file.read_bytes() + b"x"),
-    "directory": lambda file: (file.unlink(), file.mkdir()),
-    "link": lambda file: (file.unlink(), file.symlink_to("/nowhere")),
 }
 
 
@@ -69,14 +66,9 @@ def test_flipped_bit_is_named(copy, name):
     "change",
     [
         lambda m: m["parts"]["train"][0].update(name="train/../../x"),
-        lambda m: m["parts"]["train"][0].update(name="/etc/hostname"),
         lambda m: m["parts"]["train"][0].update(tokens=3),
-        lambda m: m["splits"]["train"].update(tokens=3),
         lambda m: m.update(token_dtype="object"),
         lambda m: m.update(vocab_size="many"),
-        lambda m: m.update(null_records=-1),
-        lambda m: m.update(length=8),
-        lambda m: m.update(parts=[1]),
         lambda m: m.pop("eos_id"),
     ],
 )

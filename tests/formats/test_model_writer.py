@@ -19,8 +19,7 @@ from anytime_jax.formats import model_writer
 from anytime_jax.formats.model_reader import FORMATS, PARITY, PROVENANCE, WEIGHTS
 
 
-@BOTH
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("name", "dtype"), [("olmo", "float32"), ("olmo2", "bfloat16")])
 def test_written_model_has_the_tensors_and_logits_of_the_library(name, dtype, tmp_path):
     config = dataclasses.replace(CONFIGS[name], dtype="bfloat16", attention="xla", remat="full")
     write(tmp_path, name, dtype, config)
@@ -124,8 +123,7 @@ def test_overwrite_replaces_exports_only(tmp_path):
         create(other, overwrite=True)
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     file = other / "thesis.tex"
-    (tmp_path / "circle").symlink_to("circle")
-    targets = (tmp_path / "dangling", file, file / "model", tmp_path / "circle" / "model")
+    targets = (tmp_path / "dangling", file, file / "model")
     for overwrite in (False, True):
         for target in targets:
             with pytest.raises(InputError, match="--output="):

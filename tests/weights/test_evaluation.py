@@ -7,41 +7,30 @@ import numpy as np
 import pytest
 
 from anytime_jax.config.schema import MeshConfig
-from anytime_jax.errors import InputError
 from anytime_jax.weights import saved_run
 from anytime_jax.weights.evaluation import mean_and_standard_error, open_evaluators
 
 
-def with_config(saved, **changes):
-    return dataclasses.replace(saved, config=dataclasses.replace(saved.config, **changes))
-
-
-def losses_of(saved, dataset, batch_size=8, **options):
+def losses_of(saved, **options):
     tokens = 11 * saved.config.model.length
-    evaluators = open_evaluators(saved, tokens=tokens, batch_size=batch_size, **options)
+    evaluators = open_evaluators(saved, tokens=tokens, batch_size=8, **options)
     (evaluator,) = evaluators.by_set.values()
     mixture = saved_run.Mixture((saved.weights["f25"],))
     params = saved_run.load_weights(saved, mixture, evaluator.mesh)
     return evaluator.window_losses(params), evaluator, params
 
 
-def test_losses_do_not_depend_on_the_batch_size(run, dataset):
-    saved = saved_run.open_run(run)
-    losses, other = (losses_of(saved, dataset, size)[0] for size in (1, 24))
-    assert len(losses) == 11
-    np.testing.assert_allclose(losses, other, rtol=1e-5)
-
-
-def test_mesh_is_that_of_the_run_if_it_fits(run, dataset):
+def test_mesh_is_that_of_the_run_if_it_fits(trained):
     """There are eight devices."""
-    saved, said = saved_run.open_run(run), []
-    expected, *_ = losses_of(saved, dataset)
+    saved, said = saved_run.open_run(trained), []
+    expected, *_ = losses_of(saved)
     for mesh, shape, lines in (
         (MeshConfig(data=2, fsdp=2, tensor=2), (2, 2, 2), 0),
         (MeshConfig(data=1, fsdp=16, tensor=1), (8, 1, 1), 1),
     ):
         losses, evaluator, params = losses_of(
-            with_config(saved, mesh=mesh), dataset, say=said.append
+            dataclasses.replace(saved, config=dataclasses.replace(saved.config, mesh=mesh)),
+            say=said.append,
         )
         assert (*evaluator.mesh.shape.values(),) == shape
         assert len(said) == lines
@@ -56,12 +45,3 @@ def test_standard_error_of_independent_values():
     mean, error = mean_and_standard_error(values)
     assert (mean, error) == (pytest.approx(values.mean()), pytest.approx(1 / 20, rel=0.1))
     assert math.isnan(mean_and_standard_error(np.ones(1))[1])
-
-
-def test_split_shorter_than_a_window_is_rejected(run):
-    saved = saved_run.open_run(run)
-    model = dataclasses.replace(saved.config.model, length=10**6)
-    stages = (dataclasses.replace(saved.config.stages[0], model=model),)
-    longer = with_config(saved, model=model, stages=stages)
-    with pytest.raises(InputError, match=r'"validation" of .* fewer than the 1,000,001'):
-        open_evaluators(longer)

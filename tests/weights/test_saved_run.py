@@ -1,7 +1,6 @@
 """Saved runs: their stored weights, and what happens to missing and damaged ones."""
 
 import dataclasses
-import itertools
 import json
 import os
 import shutil
@@ -13,7 +12,6 @@ import tensorstore
 from small_run import same_bits
 from training_runs import start
 
-from anytime_jax.checkpoints import checkpoint_reader
 from anytime_jax.checkpoints.checkpoint_reader import read_arrays, read_meta
 from anytime_jax.checkpoints.tree_names import flatten_by_name
 from anytime_jax.errors import InputError, RunError
@@ -22,11 +20,11 @@ from anytime_jax.weights.post_hoc_averages import Mixture
 from anytime_jax.weights.saved_run import load_weights, open_run, read_layers
 
 
-def test_stored_weights_load_bitwise(run):
-    saved = open_run(run)
+def test_stored_weights_load_bitwise(trained):
+    saved = open_run(trained)
     assert saved.step == 40
     assert list(saved.weights) == ["last", "f6.25", "f12.5", "f25", "f50", "f100"]
-    path = run / "checkpoints" / "40"
+    path = trained / "checkpoints" / "40"
     for label, item, prefix in (("last", "params", ""), ("f25", "averages", "f25/")):
         names = [name for name in read_meta(path)["checksums"][item] if name.startswith(prefix)]
         arrays = read_arrays(path, item, dict.fromkeys(names))
@@ -36,13 +34,13 @@ def test_stored_weights_load_bitwise(run):
 
 
 @pytest.mark.slow
-def test_weights_are_read_and_mixed_without_a_device(run):
+def test_weights_are_read_and_mixed_without_a_device(trained):
     """Threads read them, and jaxlib 0.11.2 has crashed where several first ran a program."""
     code = f"""
 import pathlib
 from anytime_jax.weights.post_hoc_averages import Mixture
 from anytime_jax.weights.saved_run import load_weights, open_run
-saved = open_run(pathlib.Path({str(run)!r}))
+saved = open_run(pathlib.Path({str(trained)!r}))
 load_weights(saved, Mixture((saved.weights["f25"], saved.weights["last"]), (0.5, 0.5)))
 """
     environment = {**os.environ, "JAX_PLATFORMS": "none"}
@@ -50,9 +48,9 @@ load_weights(saved, Mixture((saved.weights["f25"], saved.weights["last"]), (0.5,
     assert ended.returncode == 0, ended.stderr.decode()[-2000:]
 
 
-def test_layers_are_read_one_by_one_and_checked_before_the_last(run, monkeypatch):
+def test_layers_are_read_one_by_one(trained):
     """Of an array that is stacked over two layers; of another one, as a whole."""
-    saved = open_run(run)
+    saved = open_run(trained)
     mixture = Mixture((saved.weights["f25"],))
     expected = flatten_by_name(load_weights(saved, mixture))
     layers = {name: [*parts] for name, parts in read_layers(saved, mixture).items()}
@@ -63,19 +61,14 @@ def test_layers_are_read_one_by_one_and_checked_before_the_last(run, monkeypatch
     stored = tensorstore.open(
         {
             "driver": "auto",
-            "kvstore": f"file://{run}/checkpoints/40/params/|ocdbt:blocks.mlp_in/",
+            "kvstore": f"file://{trained}/checkpoints/40/params/|ocdbt:blocks.mlp_in/",
         }
     ).result()
     assert stored.chunk_layout.read_chunk.shape == (1, *stored.shape[1:])
-    monkeypatch.setattr(checkpoint_reader, "format_checksum", lambda *unused: "another")
-    for name in ("blocks/qkv", "head"):
-        parts = read_layers(saved, mixture)[name]
-        with pytest.raises(RunError, match=f"f25/{name} is damaged"):
-            list(itertools.islice(parts, len(layers[name])))
 
 
-def test_open_run_accepts_steps_and_milestones(run):
-    assert open_run(run, "2x").step == open_run(run, "20").step == 20
+def test_open_run_accepts_steps_and_milestones(trained):
+    assert open_run(trained, "2x").step == open_run(trained, "20").step == 20
 
 
 @pytest.mark.parametrize(
@@ -83,43 +76,41 @@ def test_open_run_accepts_steps_and_milestones(run):
     [
         ("41", r"step 41.* 36, 40"),
         ("soon", "step 'soon'"),
-        ("-1", "step '-1'"),
     ],
 )
-def test_open_run_rejects_steps_without_checkpoint(run, step, message):
+def test_open_run_rejects_steps_without_checkpoint(trained, step, message):
     with pytest.raises(InputError, match=message):
-        open_run(run, step)
+        open_run(trained, step)
 
 
-def test_open_run_rejects_directory_without_run_or_checkpoint(run, tmp_path):
+def test_open_run_rejects_directory_without_run_or_checkpoint(trained, tmp_path):
     with pytest.raises(InputError, match=r"run\.json"):
         open_run(tmp_path)
-    shutil.copy(run / "run.json", tmp_path)
+    shutil.copy(trained / "run.json", tmp_path)
     with pytest.raises(InputError, match="checkpoint"):
         open_run(tmp_path)
 
 
-@pytest.mark.parametrize("config", [None, {"model": {"layers": "two"}}])
-def test_run_file_without_usable_settings_is_rejected(run, tmp_path, config):
-    copied = shutil.copytree(run, tmp_path / "run")
+def test_run_file_without_settings_is_rejected(trained, tmp_path):
+    copied = shutil.copytree(trained, tmp_path / "run")
     about = json.loads((copied / "run.json").read_text("utf-8"))
     del about["config"]
-    (copied / "run.json").write_text(json.dumps(about | ({"config": config} if config else {})))
+    (copied / "run.json").write_text(json.dumps(about))
     with pytest.raises(InputError, match=r"run\.json: .*config"):
         open_run(copied)
 
 
-def test_average_added_later_has_its_first_step(run, whole, dataset, tmp_path):
+def test_average_added_later_has_its_first_step(trained, whole, dataset, tmp_path):
     """To a run with two of the averages of the other one."""
     copied = shutil.copytree(whole, tmp_path / "late")
-    start(copied, dataset, averages=open_run(run).config.averages, stop="22 steps")
+    start(copied, dataset, averages=open_run(trained).config.averages, stop="22 steps")
     since = {x.label: x.since for x in open_run(copied).history if x.step == 22}
     assert since == {"last": 0, "f6.25": 0, "f25": 0, "f12.5": 20, "f50": 20, "f100": 20}
 
 
 @pytest.mark.slow
-def test_checkpoint_deleted_after_open_is_reported(run, tmp_path):
-    copied = shutil.copytree(run, tmp_path / "run")
+def test_checkpoint_deleted_after_open_is_reported(trained, tmp_path):
+    copied = shutil.copytree(trained, tmp_path / "run")
     saved = open_run(copied)
     mixture = Mixture((saved.weights["f25"],))
     layers = read_layers(saved, mixture)
@@ -131,8 +122,8 @@ def test_checkpoint_deleted_after_open_is_reported(run, tmp_path):
             next(array)
 
 
-def test_damaged_metadata_is_reported_or_skipped(run, tmp_path):
-    copied = shutil.copytree(run, tmp_path / "run")
+def test_damaged_metadata_is_reported_or_skipped(trained, tmp_path):
+    copied = shutil.copytree(trained, tmp_path / "run")
     meta = copied / "checkpoints" / "20" / "meta" / "metadata"
     meta.write_text(meta.read_text("utf-8").replace('"tokens": 1280', '"tokens": 1281'))
     assert 20 not in {x.step for x in open_run(copied).history}
@@ -140,8 +131,8 @@ def test_damaged_metadata_is_reported_or_skipped(run, tmp_path):
         open_run(copied, "20")
 
 
-def test_array_with_another_checksum_is_reported(run, tmp_path):
-    copied = shutil.copytree(run, tmp_path / "run")
+def test_array_with_another_checksum_is_reported(trained, tmp_path):
+    copied = shutil.copytree(trained, tmp_path / "run")
     saved = open_run(copied)
     file = copied / "checkpoints" / "40" / "meta" / "metadata"
     meta = json.loads(file.read_text("utf-8"))
@@ -151,3 +142,5 @@ def test_array_with_another_checksum_is_reported(run, tmp_path):
     part = dataclasses.replace(saved.weights["f25"], label="f50")
     with pytest.raises(RunError, match="averages/f50/head"):
         load_weights(saved, Mixture((part,)))
+    with pytest.raises(RunError, match="averages/f50/head"):
+        next(read_layers(saved, Mixture((part,)))["head"])  # before the last layer is given
