@@ -99,11 +99,8 @@ def test_unknown_and_missing_names_are_told(source, named):
         *(("words", "b", "b"), ("tokens", "all", "all"), ("tokens", "12", 12)),
         *(("flag", "True", True), ("flag", "false", False)),
         *(("pair", "[1, [2]]", (1, (2,))), ("pair", '{"0x": 8}', (("0x", 8),))),
-        *(
-            ("text", "1", "1"),
-            ("text", "", ""),
-            ("text", '{"\\d"}', '{"\\d"}'),
-        ),  # Python would warn
+        *(("text", "1", "1"), ("text", "", "")),
+        ("text", '{"\\d"}', '{"\\d"}'),  # of which Python would warn
         *(("place", "data/x", "data/x"), ("place", '{"a": ("x", 1.0)}', (("a", ("x", 1.0)),))),
         *(("decay", "1", 1.0), ("decay", "g2", "g2")),
     ],
