@@ -18,11 +18,3 @@ def test_phases_of_a_start_add_up(dataset, read_record, monkeypatch):
         phases = ("imports, data", "checks", "compiling, first update")
         assert all(row[phase] > 0 for phase in phases)
         assert row["seconds"] == pytest.approx(sum(row[phase] for phase in phases), rel=0.01)
-
-
-def test_start_that_fails_is_an_error(dataset, tmp_path, monkeypatch, capsys):
-    failing = [sys.executable, "-c", "raise SystemExit('no')"]
-    monkeypatch.setattr(harness, "train_command", lambda *_: failing)
-    assert startup.main([f"--data={dataset.path}"]) == 1
-    assert "status 1: no" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())

@@ -69,14 +69,6 @@ def test_unreadable_point_is_named(point):
 clocks = st.builds(Clock, st.integers(1, 8192), st.integers(1, 4096), st.integers(1, 10**13))
 
 
-@given(clocks, st.integers(0, 10**15))
-def test_tokens_round_up_to_an_update(clock, tokens):
-    assume(tokens <= (2**31 - 1) * clock.tokens_per_step)
-    step = clock.step_at(f"{tokens} tokens")
-    assert clock.tokens(step) >= tokens
-    assert step == 0 or clock.tokens(step - 1) < tokens
-
-
 @given(clocks, st.integers(0, 10**9))
 def test_step_is_its_own_point(clock, step):
     assert clock.step_at(f"{step} steps") == step

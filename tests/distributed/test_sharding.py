@@ -151,15 +151,6 @@ def test_factored_moments_and_placeholders_are_replicated():
     assert split == len(SPECS) + len(scales)  # the momentum, and what has the shape of a scale
 
 
-def test_a_state_without_names_is_sharded_by_shapes():
-    mesh, params = mesh_of(2, 2, 2), decoder.param_shapes(CONFIG)
-    state = [*jax.tree.leaves(params), jax.ShapeDtypeStruct((16, 5), np.float32)]
-    *places, other = sharding.state_shardings(state, params, decoder.PARAMETER_AXES, mesh)
-    of_params = sharding.parameter_shardings(params, decoder.PARAMETER_AXES, mesh)
-    assert places == jax.tree.leaves(of_params)
-    assert other.is_fully_replicated
-
-
 def test_make_mesh():
     mesh = mesh_of(2, 1, 4)
     assert dict(mesh.shape) == {"data": 2, "fsdp": 1, "tensor": 4}

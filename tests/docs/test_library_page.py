@@ -13,7 +13,6 @@ from anytime_jax import averaging
 PAGE = (pathlib.Path(__file__).resolve().parents[2] / "docs/library.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^## ([^\n]+)$|((?:[^\n]+\n)*)\n```python\n(.*?)```", PAGE, re.M | re.S)
 LOOPS = ("A plain Optax loop", "Flax NNX", "Equinox")
-LAYOUTS = "Meshes, accumulation, masks, 16 bits"
 JUMP = "Continue training from the live weights, not from an average"
 
 
@@ -93,7 +92,7 @@ def run_all():
 def test_page_has_all_blocks():
     blocks = read_blocks()
     assert len(blocks) == PAGE.count("```python") == 9
-    assert {"", *LOOPS, LAYOUTS, JUMP} < {heading for heading, _, _ in blocks}
+    assert {"", *LOOPS, JUMP} < {heading for heading, _, _ in blocks}
     assert sum(continues for _, continues, _ in blocks) == 4
 
 
@@ -124,27 +123,6 @@ def test_losses_on_the_page(run_all):
     for tree, loss in ((scope["trees"][label], scope["losses"][label]) for label in printed):
         residual = x.astype(float) @ np.asarray(tree["w"], float) + float(tree["b"]) - y
         assert np.mean(residual**2) == pytest.approx(float(loss), rel=1e-5)
-
-
-def test_nnx_and_equinox_models_with_averaged_weights(run_all):
-    scopes, _ = run_all
-    nnx = scopes["Flax NNX"][0]
-    weights = nnx["nnx"].state(nnx["averaged"], nnx["nnx"].Param)
-    assert_close(weights, nnx["averages"]["f6.25"])
-    batch = nnx["make_batch"](1_000, size=10_000)
-    assert nnx["loss"](nnx["averaged"], *batch) < nnx["losses"]["f6.25"] < nnx["losses"]["last"]
-    equinox = scopes["Equinox"][0]
-    np.testing.assert_array_equal(equinox["averaged"].order, np.arange(8)[::-1])
-    predicted = jax.vmap(equinox["averaged"])(batch[0])
-    loss = float(equinox["losses"]["f6.25"])
-    assert np.mean((predicted - batch[1]) ** 2) == pytest.approx(loss, rel=1e-5)
-    assert loss < equinox["losses"]["last"]
-
-
-def test_masked_leaves_are_filled_with_the_live_weights(run_all):
-    scope = run_all[0][LAYOUTS][1]
-    assert isinstance(scope["average"]["b"], optax.MaskedNode)
-    jax.tree.map(np.testing.assert_array_equal, scope["filled"], scope["params"])
 
 
 def test_gain_of_an_average_is_lost_after_twenty_updates(run_all):

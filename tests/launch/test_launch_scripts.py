@@ -46,13 +46,6 @@ def test_each_process_gets_arguments_index_and_gpus(start, tmp_path):
         )
 
 
-def test_fake_devices_leave_gpus_alone(start, tmp_path):
-    variables = {"DEVICES": "4", "CUDA_VISIBLE_DEVICES": "0,1,2", "HOW": "ends 0"}
-    assert end(start("local.sh", "2", "--", **variables))[0] == 0
-    line = (tmp_path / "process-1.txt").read_text()
-    assert line.startswith("CUDA=0,1,2 XLA= --xla_force_host_platform_device_count=4 -m ")
-
-
 @pytest.mark.parametrize(
     ("arguments", "variables", "message"),
     [
@@ -225,12 +218,11 @@ def test_pod_has_the_exit_status_of_its_run(start, tmp_path):
     assert line.endswith(" -m anytime_jax.main --config=a b\n")
 
 
-@pytest.mark.parametrize(("answer", "status"), [(0, 143), (1, 1)])
-def test_evicted_pod_counts_as_failed(answer, status, start, tmp_path):
-    process = start("jobset_pod.sh", "--config=c.py", ANSWER=str(answer))
+def test_evicted_pod_counts_as_failed(start, tmp_path):
+    process = start("jobset_pod.sh", "--config=c.py", ANSWER="0")
     wait_for(tmp_path, "ready-0")
     process.send_signal(signal.SIGTERM)
-    assert end(process)[0] == status
+    assert end(process)[0] == 143
     assert (tmp_path / "process-0.txt").read_text().count("terminated") == 1
 
 

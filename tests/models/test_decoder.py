@@ -96,25 +96,6 @@ def test_remat_recomputes_activations_or_products():
     assert full >= none + 5
 
 
-@pytest.mark.parametrize("attention", ["xla", "cudnn"])
-def test_configured_attention_is_used(attention, monkeypatch):
-    used = []
-
-    def record(q, k, v, *, mask, is_causal, implementation):
-        assert mask is None
-        assert is_causal
-        assert {y.dtype for y in (q, k, v)} == {jnp.dtype("bfloat16")}
-        used.append(implementation)
-        return v
-
-    monkeypatch.setattr(jax.nn, "dot_product_attention", record)
-    monkeypatch.setattr(ShardingConstraint, "platform", "gpu")
-    config = dataclasses.replace(OLMO, attention=attention, dtype="bfloat16")
-    _, params, _ = oracle("olmo")
-    jax.eval_shape(lambda p: decoder.apply(config, p, jnp.zeros((1, 4), jnp.int32)), params)
-    assert set(used) == {attention}
-
-
 def check_attention_is_that_of_plain(path, heads, constrain=UNCONSTRAINED):
     """The weighted sum of what it gives, and the gradients."""
     sensitivity = np.random.default_rng(1).normal(size=heads[0].shape)

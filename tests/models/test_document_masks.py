@@ -1,7 +1,6 @@
 """Attention within documents: no path lets a token see another document."""
 
 import functools
-import inspect
 import itertools
 import re
 
@@ -171,17 +170,6 @@ def hopper_fixture(monkeypatch):
     monkeypatch.setattr(cudnn, "check_cudnn_version", lambda: 90_600)
     monkeypatch.setattr(cudnn, "check_compute_capability", lambda least: True)
     monkeypatch.setattr(ShardingConstraint, "platform", "gpu")
-
-
-def test_signature_of_the_private_function_of_jax():
-    """An upgrade that changes it has to be noticed here: no test runs the kernel."""
-    names = [*inspect.signature(cudnn.dot_product_attention).parameters]
-    given = {"q_seqlen", "kv_seqlen", "q_offsets", "kv_offsets", "scale", "mask_type"}
-    assert names[:3] == ["query", "key", "value"]
-    assert given < set(names)
-    assert cudnn.MaskType.PADDING_CAUSAL
-    layout = inspect.signature(cudnn.dot_product_attention).parameters["qkv_layout"].default
-    assert layout == "BTNH"
 
 
 def test_kernels_of_cudnn_take_offsets_and_lengths(hopper):

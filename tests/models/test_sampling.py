@@ -152,11 +152,6 @@ def test_empty_prompt_starts_after_eos():
     assert sample([50], GREEDY, 12, EOS) != continue_greedily([EOS], 12)
 
 
-def test_context_of_one_token():
-    config = dataclasses.replace(OLMO, length=1)
-    assert len(sample([5, 6], PLAIN, 4, 0, config=config)) == 4
-
-
 def test_tokens_prompts_and_seeds_compile_nothing(compilations):
     sample([5, 6], NARROW, 2, 0)
     with compilations() as count:
