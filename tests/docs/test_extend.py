@@ -12,6 +12,7 @@ from training_runs import bits
 
 from anytime_jax import api
 from anytime_jax.commands import dispatch
+from anytime_jax.errors import InputError
 from anytime_jax.training import preflight
 from anytime_jax.training import start as start_lib
 
@@ -83,6 +84,13 @@ def test_example_trains_resumes_branches_and_exports(module, run, folder, comman
         assert len(runs) == 3
         for each in runs:
             api.open_run(each, trust=[module])
+        if module == "my_model":
+            words = f"--run=runs/{run}", f"--trust={module}", "--output=export"
+            status, _, err = execute("export", *words)
+            assert (status, "model.kind" in err) == (2, True)
+        if module != "my_source":  # of which a run keeps no class
+            with pytest.raises(InputError, match=f"--trust={module}"):
+                api.open_run(runs.pop())
     finally:
         sys.modules.pop(module, None)
         shutil.rmtree(folder / "runs", ignore_errors=True)
