@@ -107,17 +107,6 @@ def test_run_follows_the_schedule_update_by_update(kind):
     assert horizon is None or 1600 <= config.samples(horizon) / BATCH < 1600 + 2**cuts
 
 
-def test_cut_falls_on_the_first_whole_update_after_it():
-    """A second cut in the middle of an update of a doubled batch."""
-    config = build("power", {"alpha": 33.0, "gamma": 1.0})
-    assert seesaw.halvings(schedules.power(1.0, 1.0, 33.0, WARMUP))[:2] == [73, 139]
-    assert [x.time for x in config.clock.stages[:3]] == [0, 73, 139]
-    config = build("power", {"alpha": 34.0, "gamma": 0.9})
-    first, second = seesaw.halvings(schedules.power(1.0, 0.9, 34.0, WARMUP))[:2]
-    assert (second - first) % 2
-    assert config.clock.stages[2].time == second + 1
-
-
 def test_cuts_end_where_they_are_less_than_an_update_apart():
     """At 8, 15, 24, 32, 42, ...: 4 updates of 2 first batches, 2 of 4, 1 of 8, but not of 16."""
     config = build("power", {"alpha": 100.0, "gamma": 10.0})
