@@ -11,14 +11,11 @@ from run_command import run_command
 from training_runs import bits, recording, records
 
 from anytime_jax import api
-from anytime_jax.checkpoints import checkpoint_listing
 from anytime_jax.commands import generate as generate_command
-from anytime_jax.config import schema
 from anytime_jax.errors import InputError
 from anytime_jax.training import preflight
 from anytime_jax.training import start as start_lib
 from anytime_jax.training.loop import Outcome
-from anytime_jax.weights import saved_run
 
 
 def test_training_equals_that_of_the_command(whole, dataset, tmp_path, monkeypatch, capsys):
@@ -28,20 +25,11 @@ def test_training_equals_that_of_the_command(whole, dataset, tmp_path, monkeypat
     monkeypatch.setattr(start_lib, "make_program", recording)  # compiled once
     assert api.train(api.load_config(str(file))) == Outcome(10, "stop")
     assert "from     0 steps" in capsys.readouterr().out
-    longer = api.load_config(str(file), {"stop": "2x"})
+    longer = api.load_config(file, {"stop": "2x"})
     assert api.train(longer, quiet=True) == Outcome(20, "stop")
     assert capsys.readouterr().out == ""
     assert bits(tmp_path / "run", 20) == bits(whole, 20)
     assert records(tmp_path / "run") == records(whole)
-
-
-def test_shipped_configuration_is_found_by_name():
-    config = api.load_config("quickstart", {"schedule.peak": 3e-3, "eval.tokens": "all"})
-    assert (config.name, config.learning_rate.peak, config.eval.tokens) == (
-        "quickstart",
-        3e-3,
-        "all",
-    )
 
 
 @pytest.mark.parametrize("name", ["last", "f25", "f=12"])
@@ -53,8 +41,6 @@ def test_weights_are_those_of_the_run(whole, name):
     assert small_run.same_bits(params, on_mesh)
     if name == "last":
         assert small_run.same_bits(params, api.load(whole, name, step=20))
-        stored = saved_run.open_run(whole, "20").weights["last"]
-        assert stored.step == 20
         assert not small_run.same_bits(params, api.load(whole, name, step="1x"))
 
 
@@ -70,27 +56,9 @@ def test_losses_are_those_that_the_run_recorded(whole, tmp_path, monkeypatch):
     assert len(losses) == 3
 
 
-def test_a_run_may_be_at_a_path_that_goes_up(dataset, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(preflight, "make_mesh", lambda config: small_run.mesh())
-    monkeypatch.setattr(start_lib, "make_program", recording)  # compiled once
-    (tmp_path / "folder").mkdir()
-    settings = small_run.settings("folder/../run", os.path.relpath(dataset.path), stop="2 steps")
-    assert api.train(schema.build(settings.to_dict()), quiet=True).step == 2
-    assert checkpoint_listing.saved_steps("run") == [2]
-
-
 def test_text_is_that_of_the_command(whole, capsys):
     assert run_command(generate_command, [f"--run={whole}", "--prompt=ab", "--tokens=9"]) == 0
     assert capsys.readouterr().out == api.generate(whole, "ab", tokens=9) + "\n"
-
-
-def test_configuration_is_found_by_a_path_object(dataset, tmp_path):
-    file = small_run.write_config(tmp_path / "mine.py", tmp_path / "run", dataset.path)
-    changes = {"seed": np.int64(3), "schedule.peak": np.float32(0.5)}
-    config = api.load_config(file, changes)
-    assert (config.seed, config.schedule.values["peak"]) == (3, 0.5)
-    assert config.to_dict() == api.load_config(str(file), changes).to_dict()
 
 
 def test_run_trains_in_the_main_thread_alone(dataset, tmp_path):
@@ -107,39 +75,25 @@ def test_run_trains_in_the_main_thread_alone(dataset, tmp_path):
 def test_errors_are_input_errors(whole, tmp_path):
     config = api.load_config("quickstart")
     for call in (
-        lambda: api.load_config(None),
         lambda: api.load_config(3),
-        lambda: api.load_config("quickstart", {"schedule.peek": 1.0}),
         lambda: api.load_config("quickstart", ["seed"]),
-        lambda: api.load_config("quickstart", {3: 1}),
         lambda: api.load_config("quickstart", trust="my_package"),
         lambda: api.load(tmp_path),
         lambda: api.load(whole, "f99999"),
-        lambda: api.load(whole, step=3),
+        lambda: api.load(whole, ["f25"]),
+        lambda: api.load(whole, on_mesh="False"),
         lambda: api.evaluate(whole, "f25"),
-        lambda: api.evaluate(whole, tokens=1),
-        lambda: api.evaluate(whole, [3]),
         lambda: api.evaluate(whole, tokens=0),
         lambda: api.evaluate(whole, tokens="all"),
         lambda: api.evaluate(whole, split="test"),
-        lambda: api.evaluate(whole, split=np.array(["train"])),
-        lambda: api.load(whole, ["f25"]),
-        lambda: api.load(whole, on_mesh="False"),
-        lambda: api.open_run(None),
+        lambda: api.evaluate(whole, data=5),
         lambda: api.open_run("a\0b"),
         lambda: api.open_run(whole, trust=None),
-        lambda: api.evaluate(whole, None),
-        lambda: api.evaluate(whole, data=5),
-        lambda: api.evaluate(whole, data=""),
-        lambda: api.generate(whole, "x", None),
         lambda: api.generate(whole, None),
         lambda: api.generate(whole, seed="3"),
+        lambda: api.generate(whole, "\udcff"),
         lambda: api.train("quickstart"),
         lambda: api.train(config, quiet=0),
-        lambda: api.train(config, fall_back=np.False_),
-        lambda: api.generate(whole, temperature=-1.0),
-        lambda: api.generate(whole, tokens=-1),
-        lambda: api.generate(whole, "\udcff"),
     ):
         with pytest.raises(InputError):
             call()

@@ -72,8 +72,6 @@ def old_weights(rule, updates):
     ("updates", "step", "span", "tolerance"),
     [
         (100_000, 1e-2, 1, 1e-5),  # tau * avg + (1 - tau) * theta would have fewer digits
-        pytest.param(100_000, 1e-4, 1, 1e-5, marks=pytest.mark.slow),
-        (501, 1e-2, 2, 1e-6),
         (63, 1e-2, 16, 1e-6),
     ],
 )
@@ -106,28 +104,11 @@ def test_kernel_is_the_unrolled_recursion(rule, spans):
         expected *= product
         expected[i] += 1 - product
     kernel = rule.kernel(times)
-    assert kernel.shape == (len(spans) + 1,)
     assert kernel.sum() == pytest.approx(1, abs=1e-12)
     np.testing.assert_allclose(kernel, expected, rtol=1e-9, atol=1e-12)
 
 
-@given(
-    st.one_of(
-        st.floats(0.01, 500.0).map(GrowingWindow),
-        st.floats(0.0, 0.9999).map(FixedDecay),
-        st.integers(0, 50).map(Uniform),
-    ),
-    st.integers(0, 200),
-)
-def test_kernel_of_a_constant_batch(rule, updates):
-    old = old_weights(rule, updates)
-    weights = [np.prod(old[s:]) * (1 - old[s - 1] if s else 1) for s in range(updates + 1)]
-    np.testing.assert_allclose(rule.kernel(updates), weights, rtol=1e-10, atol=1e-13)
-    newest = rule.evaluate(np.arange(1, updates + 1))
-    np.testing.assert_allclose(newest, 1 - old, rtol=1e-9, atol=1e-15)
-
-
-@pytest.mark.parametrize(("span", "rtol"), [(1, 3e-7), (2, 2e-6), (3, 2e-6), (16, 2e-6)])
+@pytest.mark.parametrize(("span", "rtol"), [(1, 3e-7), (3, 2e-6), (16, 2e-6)])
 def test_newest_weight_in_float32(span, rtol):
     t = span * np.array([1, 2, 3, 10, 1000, 12_500, 400_000 // span])
     for rule in [*map(GrowingWindow, PAPER), FixedDecay(0.999), Uniform(), Uniform(1000)]:
@@ -137,38 +118,26 @@ def test_newest_weight_in_float32(span, rtol):
         np.testing.assert_allclose(single, double, rtol=rtol)
 
 
-@pytest.mark.parametrize("start", [2**24, 2**31 - 10])
-def test_uniform_counts_exactly_from_a_late_start(start):
+def test_uniform_counts_exactly_from_a_late_start():
     """A time of float32 would be rounded before the start is subtracted."""
-    rule, times = Uniform(start), start + np.arange(1, 8)
-    for newest_weight in (rule.newest_weight, jax.jit(rule.newest_weight)):
-        np.testing.assert_array_equal(newest_weight(times), 1 / np.arange(1, 8, dtype=np.float32))
+    rule, times = Uniform(2**31 - 10), 2**31 - 10 + np.arange(1, 8)
+    weights = jax.jit(rule.newest_weight)(times)
+    np.testing.assert_array_equal(weights, 1 / np.arange(1, 8, dtype=np.float32))
 
 
-@pytest.mark.parametrize("rule", [GrowingWindow(25), FixedDecay(0), Uniform(3)])
-@pytest.mark.parametrize("time", [-1, 0, 2.5, np.int64(2**40)])
-def test_newest_weight_is_defined_from_the_first_update_on(rule, time):
+@pytest.mark.parametrize("time", [0, 2.5, np.int64(2**40)])
+def test_newest_weight_is_defined_from_the_first_update_on(time):
+    rule = GrowingWindow(25)
     for call in (rule.newest_weight, rule.evaluate):
         with pytest.raises(ValueError, match=r"^time = "):
             call(time)
-    if isinstance(time, int):
-        assert np.isnan(jax.jit(rule.newest_weight)(time))
-
-
-def test_numbers_of_a_rule_are_pythons():
-    assert repr(GrowingWindow(np.int64(25))) == repr(GrowingWindow(25)) == "GrowingWindow(f=25.0)"
-    assert repr(Uniform(np.int32(4))) == "Uniform(start=4)"
-    assert GrowingWindow(3_000_000_000).newest_weight(10**9) == pytest.approx(0.875)
+    assert np.isnan(jax.jit(rule.newest_weight)(0))
 
 
 def test_tau_weighs_the_old_average():
     for f in PAPER:
         tau = averaging.tau(np.arange(1, 50_000), f)
         np.testing.assert_allclose(tau, tau_of(f, 49_999), rtol=1e-15, atol=3e-16)
-    with pytest.raises(ValueError, match=r"^time = 0"):
-        averaging.tau(0, 25.0)
-    with pytest.raises(ValueError, match=r"^time = 3"):
-        Uniform().evaluate([4, 3], span=4)
 
 
 # In an optimizer
@@ -231,15 +200,6 @@ def test_averages_in_donated_adamw_steps(compilations):
         assert_trees_close(averaged[rule.label], expected, 2e-6)
 
 
-def test_updates_pass_through_and_extra_arguments_are_ignored():
-    params, plain = make_params(), optax.sgd(0.05)
-    optimizer = optax.chain(plain, average_params([25.0]))
-    grads = jax.grad(quadratic)(params)
-    expected, _ = plain.update(grads, plain.init(params), params)
-    updates, _ = optimizer.update(grads, optimizer.init(params), params, value=1.0, loss=2.0)
-    jax.tree.map(np.testing.assert_array_equal, updates, expected)
-
-
 def test_init_copies_the_parameters_into_separate_buffers():
     params = make_params()
     state = average_params([6.25, 25.0]).init(params)
@@ -248,8 +208,6 @@ def test_init_copies_the_parameters_into_separate_buffers():
         jax.tree.map(np.testing.assert_array_equal, tree, params)
     pointers = [leaf.unsafe_buffer_pointer() for tree in trees for leaf in jax.tree.leaves(tree)]
     assert len(set(pointers)) == len(pointers) == 6
-    assert state.count.dtype == jnp.int32
-    assert int(state.count) == 0
 
 
 def test_averages_of_bfloat16_parameters_are_float32():
@@ -257,10 +215,8 @@ def test_averages_of_bfloat16_parameters_are_float32():
     transform = average_params([FixedDecay(0.999)])
     params = jnp.ones((4,), jnp.bfloat16)
     state = transform.init(params)
-    assert averages(state)["ema0.999"].dtype == jnp.float32
     update = jnp.full((4,), 1.0, jnp.bfloat16)  # theta is 2
-    updates, state = jax.jit(transform.update)(update, state, params)
-    assert updates.dtype == jnp.bfloat16
+    _, state = jax.jit(transform.update)(update, state, params)
     averaged = averages(state)["ema0.999"]
     assert averaged.dtype == jnp.float32
     np.testing.assert_allclose(averaged, 1.001, rtol=1e-7)
@@ -282,8 +238,7 @@ def test_bfloat16_parameters_are_averaged_as_they_are_rounded():
         np.testing.assert_array_equal(averages(state)["uniform100"], params.astype(jnp.float32))
 
 
-@pytest.mark.parametrize("jitted_init", [False, True])
-def test_averages_have_the_sharding_of_their_parameters(jitted_init, compilations):
+def test_averages_have_the_sharding_of_their_parameters(compilations):
     mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
     shardings = {
         "matrix": NamedSharding(mesh, PartitionSpec("x", "y")),
@@ -292,10 +247,9 @@ def test_averages_have_the_sharding_of_their_parameters(jitted_init, compilation
     optimizer = optax.chain(optax.adam(0.1), average_params([6.25, Uniform()]))
     params = jax.device_put(make_params(), shardings)
     single = make_params()
-    state = jax.jit(optimizer.init)(params) if jitted_init else optimizer.init(params)
-    if not jitted_init:  # under jit the compiler places outputs that nothing constrains
-        for tree in averages(state).values():
-            jax.tree.map(assert_sharding, tree, shardings)
+    state = optimizer.init(params)
+    for tree in averages(state).values():
+        jax.tree.map(assert_sharding, tree, shardings)
     state_single = optimizer.init(single)
     step, step_single = make_step(optimizer), make_step(optimizer)
     for _ in range(3):
@@ -357,56 +311,10 @@ def test_find_state_and_replace_averages():
 
 
 def test_rules_have_distinct_labels():
-    rules = [6.25, 25, GrowingWindow(12.5), FixedDecay(0.999), Uniform(), Uniform(1000)]
-    labels = ["f6.25", "f25", "f12.5", "ema0.999", "uniform", "uniform1000"]
-    assert list(averaging.label_rules(rules)) == labels
     labels = averaging.label_rules([FixedDecay(0.9999999), 12.345678, 12.345679, 1e6])
     assert list(labels) == ["ema0.9999999", "f12.345678", "f12.345679", "f1000000"]
     own = averaging.label_rules({"slow": 6.25, "mean": Uniform()})
     assert own == {"slow": GrowingWindow(6.25), "mean": Uniform()}
-
-
-ONES = jnp.ones(2)
-INVALID = [
-    (lambda: GrowingWindow(0.0), "f = 0"),
-    (lambda: GrowingWindow(math.inf), "f = inf"),
-    (lambda: GrowingWindow(True), "f = True"),
-    (lambda: FixedDecay(1.0), "decay = 1"),
-    (lambda: FixedDecay(math.nan), "decay = nan"),
-    (lambda: Uniform(-1), "start = -1"),
-    (lambda: Uniform(2.5), "start = 2.5"),
-    (lambda: average_params([25.0, GrowingWindow(25)]), "'f25' is taken"),
-    (lambda: average_params({"last": 25.0}), "'last' is taken"),
-    (lambda: average_params(["f25"]), "rule = 'f25'"),
-    (lambda: average_params([0.0]), "f = 0"),
-    (lambda: average_params([]), r"rules = \[\]"),
-    (lambda: average_params(25.0), r"rules = 25\.0 .*\[25\.0\]"),
-    (lambda: average_params("f25"), r"rules = 'f25'"),
-    (lambda: average_params(Uniform()), r"rules = Uniform"),
-    (lambda: average_params([25.0]).init({"w": ONES, "n": jnp.arange(3)}), r"\['n'\] is int32"),
-    (lambda: update([1.0]), "params=params"),
-    (lambda: update([1.0, 50.0], ONES), "no average f50"),
-    (lambda: update([1.0], jnp.ones(1)), r"\(2,\), and params has \(1,\)"),
-    (lambda: update([1.0], {"a": ONES, "b": jnp.ones((3, 2))}, {"a": ONES, "b": ONES}), r"\['b'\]"),
-    (lambda: Uniform().newest_weight(2, span=0), "span = 0"),
-    (lambda: GrowingWindow(25.0).evaluate(10, True), "span = True"),
-    (lambda: GrowingWindow(25.0).kernel(-1), "t = -1"),
-    (lambda: GrowingWindow(25.0).kernel(True), "t = True"),
-    (lambda: GrowingWindow(25.0).kernel(2.5), r"time = 2\.5"),
-    (lambda: GrowingWindow(25.0).kernel([1, 3, 3]), r"t = \[1, 3, 3\]"),
-]
-
-
-def update(rules, params=None, before=ONES):
-    """One update with some rules, from a state that has only the average f1 of `before`."""
-    state = average_params([1.0]).init(before)
-    return average_params(rules).update(jax.tree.map(jnp.zeros_like, params), state, params)
-
-
-@pytest.mark.parametrize(("make", "message"), INVALID, ids=[m for _, m in INVALID])
-def test_invalid_arguments_raise(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
 
 
 def test_time_of_a_constant_batch_gives_the_same_bits():
@@ -426,27 +334,9 @@ def test_time_of_a_constant_batch_gives_the_same_bits():
         jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
-def test_averages_need_no_condition():
-    params, transform = make_params(), average_params(PAPER)
-    arguments = jax.tree.map(lambda p: 0.1 * p, params), transform.init(params), params
-    program = str(jax.make_jaxpr(transform.update)(*arguments))
-    assert "cond" not in program
-    assert "log1p" not in program
-
-
-@pytest.mark.parametrize("label", ["f25", "f6.25", "ema0.999", "uniform", "uniform1000"])
+@pytest.mark.parametrize("label", ["f6.25", "ema0.999", "uniform", "uniform1000"])
 def test_a_label_names_its_rule(label):
     assert averaging.parse_rule(label).label == label
-    assert averaging.parse_rule(6.25) == GrowingWindow(6.25)
-
-
-@pytest.mark.parametrize(
-    "value",
-    ["last", "f", "f-1", "f1e3", "f\u0663", "uniform1.5", "ema", "ema1.5", "", None, True, 0],
-)
-def test_what_names_no_rule_is_refused(value):
-    with pytest.raises(ValueError):
-        averaging.parse_rule(value)
 
 
 # Rounding
@@ -524,22 +414,18 @@ def test_an_average_is_one_of_the_two_numbers_around_the_sum(start, theta):
 def test_the_smallest_and_the_largest_averages_stay_numbers():
     """Devices that flush subnormal numbers to zero lose no more than these."""
     least, largest = np.finfo(np.float32).tiny, np.finfo(np.float32).max
-    for start in (0.0, 1e-40, -1e-40, least, -least):
-        for theta in (0.0, 1e-40, -least, 3 * least):
+    for start in (0.0, -1e-40, least):
+        for theta in (1e-40, -least):
             moved = move(FixedDecay(0.5), start, theta, 1, 64)
             np.testing.assert_allclose(moved, (start + theta) / 2, rtol=0, atol=2 * least)
     assert (move(FixedDecay(0.5), largest, largest, 1, 64) == largest).all()
 
 
-@pytest.mark.parametrize(
-    ("start", "change", "t"),
-    [(1.1, 1e-3, 10**8), (1.0, 1e-5, 10**6)],
-)
-def test_small_increments_add_up(start, change, t):
+def test_small_increments_add_up():
     """20,000 increments of 0.0015 float32 spacings, as late in a run."""
-    size, updates, rule = 4000, 20_000, GrowingWindow(25.0)
+    t, size, updates, rule = 10**8, 4000, 20_000, GrowingWindow(25.0)
     transform = average_params([rule])
-    start, theta = np.float32(start), np.float32(start + change)
+    start, theta = np.float32(1.1), np.float32(1.101)
     state = transform.init(jnp.full(size, start))._replace(count=jnp.int32(t))
 
     def update(_, state):
@@ -552,29 +438,54 @@ def test_small_increments_add_up(start, change, t):
     assert moved == pytest.approx(exact, rel=0.02)
 
 
+# Refusals
+
+
+INVALID = [
+    (lambda: GrowingWindow(0.0), "f = 0"),
+    (lambda: GrowingWindow(True), "f = True"),
+    (lambda: FixedDecay(1.0), "decay = 1"),
+    (lambda: FixedDecay(math.nan), "decay = nan"),
+    (lambda: Uniform(-1), "start = -1"),
+    (lambda: average_params([25.0, GrowingWindow(25)]), "f25"),
+    (lambda: average_params({"last": 25.0}), "last"),
+    (lambda: average_params(["f25"]), "rule = 'f25'"),
+    (lambda: average_params([]), "rules = "),
+    (lambda: average_params(25.0), "rules = 25"),
+    (lambda: average_params([25.0]).init({"n": jnp.arange(3)}), r"\['n'\]"),
+    (lambda: Uniform().newest_weight(2, span=0), "span = 0"),
+    (lambda: Uniform().evaluate(3, span=4), "time = 3"),
+    (lambda: GrowingWindow(25.0).kernel(2.5), "time = 2"),
+    (lambda: GrowingWindow(25.0).kernel([1, 3, 3]), "t = "),
+    (lambda: GrowingWindow(25.0).kernel(10**9), "t = 1000000000"),  # too long for an array
+]
+
+
+@pytest.mark.parametrize(("make", "named"), INVALID, ids=[named for _, named in INVALID])
+def test_invalid_arguments_are_named(make, named):
+    with pytest.raises(ValueError, match=named):
+        make()
+
+
+@pytest.mark.parametrize("label", ["last", "f-1", "f1e3", "f\u0663", "uniform1.5", "ema1.5", None])
+def test_what_names_no_rule_is_refused(label):
+    with pytest.raises(ValueError):
+        averaging.parse_rule(label)
+
+
 @pytest.mark.parametrize(
-    ("params", "message"),
+    ("rules", "params", "named"),
     [
-        ({"w": jnp.ones(3)}, r"params\['w'\]"),
-        ({"v": jnp.ones(1)}, "names"),
-        ({"w": jnp.ones(1), "v": jnp.ones(1)}, "names"),
-        ([jnp.ones(1)], "names"),
+        ([25.0], None, "params=params"),
+        ([25.0], {"w": jnp.ones(3)}, r"params\['w'\]"),
+        ([25.0], {"v": jnp.ones(1)}, "names"),
+        ([25.0, 50.0], {"w": jnp.ones(1)}, "f50"),
     ],
 )
-def test_state_of_other_parameters_is_refused(params, message):
-    transform = average_params([25.0])
-    state = transform.init({"w": jnp.ones(1)})
-    with pytest.raises(ValueError, match=message):
-        transform.update(params, state, params)
-
-
-def test_times_too_long_for_an_array_are_refused():
-    rule = GrowingWindow(25.0)
-    with pytest.raises(ValueError, match=r"^t = "):
-        rule.kernel(10**9)
-    for evaluate in (rule.newest_weight, rule.evaluate):
-        with pytest.raises(ValueError, match=r"^span = "):
-            evaluate(10**9, 10**9)
+def test_state_of_other_parameters_or_averages_is_refused(rules, params, named):
+    state = average_params([25.0]).init({"w": jnp.ones(1)})
+    with pytest.raises(ValueError, match=named):
+        average_params(rules).update(params, state, params)
 
 
 class Odd(averaging.Rule):
@@ -596,11 +507,3 @@ def test_rule_of_ones_own_may_give_a_number_but_none_above_one():
     np.testing.assert_allclose(Odd(0.5).kernel(2), [0.25, 0.25, 0.5])
     with pytest.raises(ValueError, match="newest of Odd"):
         Odd(1.5).kernel(2)
-
-
-@pytest.mark.parametrize("new", [None, {"f25": 1.0}])
-def test_averages_of_another_kind_are_refused(new):
-    transform = average_params([25.0])
-    state = transform.init(jnp.ones(3))
-    with pytest.raises(ValueError, match=r"new = None|has the shape"):
-        transform.update(jnp.ones(3), averaging.replace_averages(state, new), jnp.ones(3))

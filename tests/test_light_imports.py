@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 
-import pytest
 from paths import REPOSITORY
 
 from anytime_jax import plugins
@@ -43,27 +42,18 @@ def test_schedules_averaging_and_optimizers_load_jax_optax_and_numpy_alone():
 
 
 BASE = ("anytime_jax.checks", "anytime_jax.errors", "anytime_jax.config.clock")
+BASE += ("anytime_jax.config.fields",)
 
 
-MODULES = (
-    ("anytime_jax",),
-    ("anytime_jax.commands.dispatch",),
-    (*BASE, "anytime_jax.config.fields"),
-)
-
-
-@pytest.mark.parametrize("modules", MODULES)
-def test_lowest_layers_load_nothing_heavy(modules):
-    packages, _ = loaded_by(*modules)
+def test_lowest_layers_load_nothing_heavy():
+    packages, _ = loaded_by(*BASE)
     assert not packages & (HEAVY | {"jax", "optax"})
 
 
-def test_list_of_commands_loads_no_numpy():
+def test_command_loads_no_other_command():
+    """And their list no library of numbers, so that `--help` is quick."""
     packages, _ = loaded_by("anytime_jax.commands.dispatch as d; d.plugins.commands()")
     assert not packages & (HEAVY | {"jax", "numpy", "optax"})
-
-
-def test_command_loads_no_other_command():
     commands = {command.module for command in plugins.commands().values()}
     _, ours = loaded_by("anytime_jax.commands.dispatch as d; d.import_command('runs')")
     assert ours & commands == {"anytime_jax.commands.runs"}

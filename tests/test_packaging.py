@@ -53,10 +53,3 @@ def test_installed_package_trains_by_name_and_from_a_copied_file(run, environmen
     assert "from     10 steps" in run(
         "anytime_jax.main", "--config=mine.py", *settings, "--config.stop=2x"
     )
-
-
-@pytest.mark.slow
-def test_other_configurations_are_found_by_name(run):
-    wrong = "--config.batch_size=0"
-    message = run("anytime_jax.main", "--config=continued:none", wrong, status=2)
-    assert "none is not a directory" in message

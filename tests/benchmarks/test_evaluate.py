@@ -1,7 +1,5 @@
 """Benchmarks of an evaluation and of a save."""
 
-import jax
-import numpy as np
 import pytest
 import small_run
 
@@ -23,15 +21,10 @@ def test_evaluate_compares_neighbors_in_time():
 
 
 @pytest.mark.slow
-def test_checkpoint_times_a_save_of_noise(tmp_path, read_record, monkeypatch):
-    states = []  # the checksums, which are compiled by a save anyway, only see the state here
-    monkeypatch.setattr(checkpoint, "checksums_and_nonfinite", states.append)
+def test_checkpoint_times_a_save(tmp_path, read_record, monkeypatch):
     config = small_run.config("run", model__layers=1, averages=())
     monkeypatch.setattr(harness, "load_config", lambda name, model: config)
     arguments = ["--width=16", "--layers=1", "--rounds=1", f"--scratch={tmp_path}"]
     assert checkpoint.main(arguments) == 0
     rows = {row["what"]: row["seconds"] for row in read_record()["rows"]}
     assert rows["on disk"] >= rows["save returns"] > 0
-    assert [path.name for path in tmp_path.iterdir()] == ["results.jsonl"]
-    # Zeros would be compressed away.
-    assert all(leaf.ndim == 0 or np.std(leaf) > 0.5 for leaf in jax.tree.leaves(states[0]))

@@ -33,28 +33,23 @@ def test_figures_are_recorded_with_their_versions(guard):
 
 
 @pytest.mark.parametrize(
-    ("changes", "code", "line"),
+    ("changes", "code"),
     [
-        ({"flops": 1000.9}, 0, ""),
-        ({"flops": 1002.0}, 1, "tiny: flops grew by 0.20%, and 0.1% is allowed"),
-        ({"bytes": 509}, 0, ""),
-        ({"bytes": 520}, 1, "tiny: bytes grew by 4.00%, and 2.0% is allowed"),
-        ({"kernels": 103}, 1, "tiny: kernels grew by 3.00%"),
-        ({"temporaries": 206}, 1, "tiny: temporaries grew by 3.00%"),
-        ({"bytes": 100, "kernels": 10}, 0, ""),  # less is no fault
+        ({"flops": 1000.9}, 0),
+        ({"flops": 1002.0}, 1),
+        ({"bytes": 509}, 0),
+        ({"bytes": 520}, 1),
+        ({"kernels": 103}, 1),
+        ({"temporaries": 206}, 1),
+        ({"bytes": 100, "kernels": 10}, 0),  # less is no fault
     ],
 )
-def test_a_program_that_got_worse_fails(guard, capsys, changes, code, line):
+def test_a_program_that_got_worse_fails(guard, changes, code):
     assert guard(**changes) == code
-    output = " ".join(capsys.readouterr().out.split())
-    assert line in output
-    assert ("grew" in output) == bool(code)
 
 
-def test_other_versions_are_skipped_and_named(guard, capsys):
+def test_other_versions_are_skipped(guard):
     assert guard(versions={"jax": "1.1", "libtpu": "2.0"}, flops=10**9) == 0
-    output = " ".join(capsys.readouterr().out.split())
-    assert "tiny: skipped, recorded with {'jax': '1.0', 'libtpu': '2.0'}" in output
 
 
 def test_recorded_programs_are_those_of_the_command():

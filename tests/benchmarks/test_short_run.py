@@ -34,6 +34,3 @@ def test_make_rows_summarizes_a_run():
     assert table["largest difference, resumed"] == (1e-3, "no")
     assert table["tokens/s before the save"] == (104.0, None)  # updates 3 to 5
     assert table["tokens/s while it is written"] == (109.0, None)  # updates 8 to 10
-    assert "mfu at the end" not in table
-    rows = short_run.make_rows(records_of([3.0] * 12), 0.0, saved=6)
-    assert [row["what"] for row in rows if row["met"] == "no"] == ["train/loss of the last 3"]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from anytime_jax.config.clock import Clock, read_stop
+from anytime_jax.config.clock import Clock
 from anytime_jax.formatting import format_count
 
 PAPER = 3_276_800_000
@@ -54,36 +54,19 @@ def test_point_is_a_step(step):
 
 
 UNREADABLE = [
-    *("", "x", "4", "-1x", "1e-3x", "four x", "4x steps", "4y", "1.x", ".5x", "1 epoch"),
-    *("steps", "1,000 steps", "nan steps", "inf tokens", "0x10 steps", "1 steps 2 steps"),
-    *("٣ steps", "1__0 steps", "1_ steps", "9" * 5000 + " steps"),
-    *(4, 4.0, None, ()),
+    *("", "4", "-1x", "1e-3x", "4x steps", "1.x", "1 epoch", "1,000 steps", "nan steps"),
+    *("٣ steps", "1__0 steps", "9" * 5000 + " steps", None),
+    *("2147483648 steps", "1e99 tokens"),  # beyond 2^31 updates
 ]
-TOO_FAR = ["2147483648 steps", "2147483647.5 steps", "1e9x", "1e99 tokens"]
 
 
-@pytest.mark.parametrize("point", UNREADABLE + TOO_FAR)
+@pytest.mark.parametrize("point", UNREADABLE)
 def test_unreadable_point_is_named(point):
     with pytest.raises(ValueError, match=r"^stop = "):
         SMALL.step_at(point, "stop")
 
 
-@pytest.mark.parametrize("stop", ["4", "", "4x++", "never+", "horizon+", "Never", *TOO_FAR])
-def test_unreadable_stop_is_named(stop):
-    assert SMALL.step_at("2147483647 steps") == 2**31 - 1
-    with pytest.raises(ValueError, match=r"^stop = "):
-        read_stop(stop, SMALL, None)
-
-
 clocks = st.builds(Clock, st.integers(1, 8192), st.integers(1, 4096), st.integers(1, 10**13))
-
-
-@given(clocks, st.integers(0, 10**15))
-def test_tokens_round_up_to_an_update(clock, tokens):
-    assume(tokens <= (2**31 - 1) * clock.tokens_per_step)
-    step = clock.step_at(f"{tokens} tokens")
-    assert clock.tokens(step) >= tokens
-    assert step == 0 or clock.tokens(step - 1) < tokens
 
 
 @given(clocks, st.integers(0, 10**9))
@@ -123,17 +106,8 @@ def test_milestones_are_doublings_and_their_branch_points(one):
     assert {s for s in range(end + 1) if clock.is_milestone(s)} == expected
 
 
-@given(st.integers(1, 10**12))
-def test_branch_points_round_up(horizon):
-    branch = SMALL.branch_step(horizon)
-    assert 10 * branch >= 9 * horizon > 10 * (branch - 1)
-
-
 def test_describe():
-    given = [0, 7, 999, 1000, 12_500, 999_499, 999_501, PAPER, 1e12, 5e15]
-    texts = ["0", "7", "999", "1K", "12.5K", "999K", "1M", "3.28B", "1T", "5e+03T"]
-    assert [format_count(x) for x in given] == texts
-    assert SMALL.describe(12_500) == "12,500 steps (1x, 3.28B tokens)"
+    assert [format_count(x) for x in (999, 999_499, 999_501)] == ["999", "999K", "1M"]
     assert SMALL.describe(3125) == "3,125 steps (0.25x, 819M tokens)"
 
 
@@ -172,17 +146,6 @@ def test_doublings_and_branches_of_grown_batch():
         assert 10 * GROWN.time(GROWN.branch_step(step)) >= 9 * GROWN.time(step)
     milestones = list(itertools.takewhile(lambda x: x < 2900, GROWN.milestones()))
     assert milestones == [432, 480, 864, 960, 1344, 1440, 2064, 2160]
-
-
-NO_GROWTH, BACK_IN_TIME = (("2x", 32),), (("2x", 64), ("1x", 128))
-NO_MULTIPLE, TOO_LARGE = (("2x", 48),), (("2x", 32 * 4097),)
-MALFORMED = [(("0x", 64),), (("2x", 64, 1),), (("2x", "64"),), (("soon", 64),), ("2x", 64)]
-
-
-@pytest.mark.parametrize("growth", [NO_GROWTH, BACK_IN_TIME, NO_MULTIPLE, TOO_LARGE, *MALFORMED])
-def test_bad_growth_is_refused(growth):
-    with pytest.raises(ValueError, match=r"^batch_growth = "):
-        _ = Clock(32, 128, 10**6, growth).stages
 
 
 def test_times_of_points():

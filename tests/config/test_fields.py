@@ -64,13 +64,11 @@ def test_numbers_of_numpy_are_read_as_pythons():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *(("count", x) for x in (True, 1.0, "1", None, -1, np.float64(1), np.True_)),
-        *(("rate", x) for x in ("1", True, None, 10**400)),
-        *(("words", x) for x in ("c", 1)),
-        *(("tokens", x) for x in ("some", 1.0, True)),
-        *(("flag", x) for x in (0, 1, "True", "False", None, np.False_, np.True_)),
-        *(("pair", x) for x in ("12", {1})),
-        ("text", b"x"),
+        *(("count", x) for x in (True, 1.0, "1", -1, np.float64(1), np.True_)),
+        *(("rate", x) for x in ("1", True, 10**400)),
+        *(("words", "c"), ("tokens", "some"), ("tokens", True)),
+        *(("flag", 1), ("flag", "False"), ("flag", np.False_)),
+        *(("pair", "12"), ("text", b"x")),
     ],
 )
 def test_value_of_another_type_is_named(name, value):
@@ -86,7 +84,6 @@ def test_value_of_another_type_is_named(name, value):
         ({"one": {"count": 1, "wrds": "a"}}, "config.one.wrds"),
         ({"one": 3}, "config.one"),
         ({"x" * 300: 1}, "config"),  # a name of any length is cut
-        ([], "config"),
     ],
 )
 def test_unknown_and_missing_names_are_told(source, named):
@@ -97,19 +94,15 @@ def test_unknown_and_missing_names_are_told(source, named):
 @pytest.mark.parametrize(
     ("name", "text", "value"),
     [
-        *(("count", x, 1000) for x in ("1000", "1_000", "1e3")),
-        *(("rate", x, y) for x, y in (("1", 1.0), ("1e-3", 1e-3), ("-2.5", -2.5))),
+        *(("count", x, 1000) for x in ("1_000", "1e3")),
+        *(("rate", "1", 1.0), ("rate", "-1e-3", -1e-3)),
         *(("words", "b", "b"), ("tokens", "all", "all"), ("tokens", "12", 12)),
         *(("flag", "True", True), ("flag", "false", False)),
-        *(("pair", '("1x", 2)', ("1x", 2)), ("pair", "[1, [2]]", (1, (2,))), ("pair", "()", ())),
-        *(("text", "1", "1"), ("text", "", ""), ("text", "a=b", "a=b")),
-        *(
-            ("text", '"\\d" in {', '"\\d" in {'),
-            ("text", '{"\\d"}', '{"\\d"}'),
-        ),  # Python would warn
+        *(("pair", "[1, [2]]", (1, (2,))), ("pair", '{"0x": 8}', (("0x", 8),))),
+        *(("text", "1", "1"), ("text", "", "")),
+        ("text", '{"\\d"}', '{"\\d"}'),  # of which Python would warn
         *(("place", "data/x", "data/x"), ("place", '{"a": ("x", 1.0)}', (("a", ("x", 1.0)),))),
-        ("pair", '{"0x": 8, "0.5x": 16}', (("0x", 8), ("0.5x", 16))),
-        *(("decay", "0.1", 0.1), ("decay", "1", 1.0), ("decay", "g2", "g2"), ("decay", "", "")),
+        *(("decay", "1", 1.0), ("decay", "g2", "g2")),
     ],
 )
 def test_text_is_parsed_as_the_type_of_its_setting(name, text, value):
@@ -122,9 +115,8 @@ def test_text_is_parsed_as_the_type_of_its_setting(name, text, value):
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        *(("count", x) for x in ("x", "1.5", "nan", "inf", "")),
-        *(("rate", x) for x in ("x", "", "1,0")),
-        *(("place", '{"a": "x", "a": "y"}'), ("place", '{"b": {"a": 1, "a": 1}}')),
+        *(("count", x) for x in ("x", "1.5", "inf", "")),
+        *(("rate", "x"), ("place", '{"b": {"a": 1, "a": 1}}')),
         *(("tokens", "some"), ("flag", "yes"), ("pair", "1"), ("pair", "(1,"), ("pair", "f()")),
     ],
 )
@@ -133,7 +125,7 @@ def test_text_that_is_none_of_its_type_is_refused(name, text):
         fields.change(Whole, {}, {f"one.{name}": Text(text)}, ())
 
 
-@pytest.mark.parametrize("name", ["one", "two", "one.x", "one.count.x", "", ".", "one.", "x.y.z"])
+@pytest.mark.parametrize("name", ["one", "two", "one.count.x", ""])
 def test_name_that_is_no_setting_is_refused(name):
     with pytest.raises(InputError):
         fields.change(Whole, {}, {name: 1}, ())

@@ -1,13 +1,12 @@
 """Kinds that a configuration names: short names, classes, and what is imported for them."""
 
-import dataclasses
 import sys
 
 import pytest
 
-from anytime_jax import optimizers, plugins, schedules
+from anytime_jax import plugins, schedules
 from anytime_jax.config import schema
-from anytime_jax.config.kinds import EVERY_PACKAGE, NOBODY, Kinds
+from anytime_jax.config.kinds import EVERY_PACKAGE, NOBODY
 from anytime_jax.config.schema import MODELS, OPTIMIZERS, SCHEDULES
 from anytime_jax.errors import InputError
 from configs import quickstart
@@ -49,29 +48,12 @@ def settings(kind, **values):
     return {**source, "optimizer": {"kind": kind, **values}}
 
 
-def test_short_names_are_those_of_the_classes():
-    assert OPTIMIZERS.classes == {
-        "adamw": optimizers.AdamW,
-        "muon": optimizers.Muon,
-        "schedule_free_adamw": optimizers.ScheduleFreeAdamW,
-    }
-    assert set(SCHEDULES.classes) == {
-        *("constant", "power", "inverse_sqrt", "cosine", "linear", "wsd"),
-    }
-    assert set(MODELS.classes) == {"olmo", "olmo2", "llama", "qwen"}
-
-
 @pytest.mark.parametrize("kinds", [OPTIMIZERS, SCHEDULES, MODELS])
 def test_name_leads_back_to_the_class(kinds):
     for name, cls in kinds.classes.items():
         assert kinds.name_of(cls) == name
         assert kinds.find(name, NOBODY) is cls
         assert kinds.find(f"{cls.__module__}:{cls.__name__}", NOBODY) is cls  # our own package
-
-
-def test_class_has_the_shortest_name_that_leads_to_it():
-    config = schema.build(settings("optimizer_kinds:Plain"))
-    assert OPTIMIZERS.name_of(type(config.optimizer)) == "optimizer_kinds:Plain"
 
 
 def test_class_of_an_installed_plugin_is_trusted(stranger, monkeypatch):
@@ -86,9 +68,8 @@ def test_class_of_ones_own_is_a_kind(stranger):
     assert schema.build(config.to_dict()) == config
     assert config.identity("")["optimizer.momentum"] == 0.25
     assert config.facts()["optimizer.momentum"].branch == "named"
-    for name, value in (("momentun", 0.25), ("momentum", "x")):
-        with pytest.raises(InputError, match=rf"^config\.optimizer\.{name}\b"):
-            schema.build(settings(stranger, **{name: value}))
+    with pytest.raises(InputError, match=r"^config\.optimizer\.momentun\b"):
+        schema.build(settings(stranger, momentun=0.25))
 
 
 def test_class_is_imported_only_if_its_package_is_trusted(stranger, tmp_path):
@@ -106,7 +87,7 @@ def test_class_is_imported_only_if_its_package_is_trusted(stranger, tmp_path):
     "name",
     [
         *("no.such.module:Class", "stranger:Missing", "stranger:NoKind", "math:pi", "stranger"),
-        *("stranger:", ":Mine", "stranger:Mine.momentum", "os:system('x')", 3, None, ["adamw"]),
+        *("stranger:", "os:system('x')", 3),
         "anytime_jax.schedules:Constant",  # of another part
     ],
 )
@@ -128,12 +109,9 @@ BAD_CLASSES = {
         ("self.peak", "-self.peak"),
         ("+ 0 * t", "/ (t - t)"),
         ("self.peak + 0 * t", "None"),
-        ("+ 0 * t", "if t < 5 else 0.0"),
         ("self.peak", "exit(0)"),
-        ("self.peak", "[][1]"),
         ("(frozen=True)", ""),
         ("(Schedule)", ""),
-        ("def formula", "def other"),
         ("peak: float", "rate: float"),
     ],
 }
@@ -172,31 +150,12 @@ def test_schedule_of_ones_own_has_a_rate_and_perhaps_a_horizon(stranger, tmp_pat
         schema.build(source)
 
 
-def test_default_factory_gives_the_default(stranger, tmp_path):
-    field = "momentum: tuple = dataclasses.field(default_factory=lambda: (1, 2))"
-    (tmp_path / "stranger.py").write_text(MODULE.replace("momentum: float = 0.5", field))
-    assert schema.build(settings(stranger)).to_dict()["optimizer"]["momentum"] == (1, 2)
-
-
 def test_points_of_a_schedule_are_read_by_the_clock():
     source = quickstart.get_config().to_dict()
     source["schedule"] = {"kind": "wsd", "peak": 1.0, "horizon": "2x", "warmup": 40}
     config = schema.build({**source, "stop": "horizon"})
     assert config.learning_rate == schedules.WSD(1.0, horizon=800, warmup=40)
     assert config.to_dict()["schedule"]["horizon"] == "2x"  # as it was written
-
-
-def test_module_needs_no_list_of_its_kinds():
-    @dataclasses.dataclass(frozen=True)
-    class Added(schedules.Constant):
-        kind = "added"
-
-    kinds = Kinds(SCHEDULES.module, SCHEDULES.method)
-    try:
-        schedules.Added = Added
-        assert kinds.find("added", NOBODY) is Added
-    finally:
-        del schedules.Added
 
 
 def test_packages_of_a_configuration_are_those_of_its_classes_alone(stranger):

@@ -20,6 +20,7 @@ WARMUP = {"peak": 1e-2, "warmup": "40 steps", "warmup_init": 0.2}
 BASES = {
     "": {},
     "two microbatches": {"microbatches": 2},
+    "501 layers": {"model.layers": 501},
     "decay": {
         "schedule": {"kind": "constant", **WARMUP},
         "decay": {"horizon": "1x", "floor": 0.05},
@@ -41,11 +42,10 @@ REFUSED = {
         "run_dir": ["a\0b", "~/runs"],
         "batch_size": [0, 10**5000],
         "chinchilla_tokens": [0, 2**63],
-        "averages": ["f25", ("polyak",), (25.0,), (np.float32(25),), ("f25", "f25.0")],
+        "averages": ["f25", ("polyak",), (25.0,), ("f25", "f25.0")],
         "model.kind": ["olmo3"],
         "model.heads": [5, 128],  # does not divide the width; one channel, but rotation takes pairs
-        "model.width": [64.0],
-        "model.vocab_size": [True, 2**31 - 1],  # more than its rows
+        "model.vocab_size": [2**31 - 1],  # more than its rows
         "model.dtype": ["float16"],
         "model.attention": ["flash"],
         "model.embedding_rows": [0],
@@ -71,18 +71,21 @@ REFUSED = {
         "schedule.kind": ["cubic"],
         "schedule.peak": [1e39],
         # points in a run
-        "stop": ["4", "0x", "1e20 steps", "horizon"],
+        "stop": ["4", "0x", "1e20 steps", "horizon", "never+"],
         "eval.every": ["often", "0 steps"],
         "checkpoint.every": [""],
-        "checkpoint.keep_every": ["always", "0x"],
+        "checkpoint.keep_every": ["0x"],
         "log.every": ["10"],
         "schedule.warmup": ["soon", 1.5, -1],
         # rules across settings
-        "microbatches": [0, 5, "some"],  # of 32
+        "microbatches": [0, 5],  # of 32
         "model.length": [0, {"0x": 128, "2x": 96}],
         "eval.weights": [{"other": 1.0}],
         "eval.sets": [{"f25": "data"}],
-        "batch_growth": ["sawsee", "", 2, None, {"k": 1}, (("2x", 32),), (("2x", 64), ("1x", 128))],
+        "batch_growth": [
+            *("sawsee", 2, (("2x", 32),), (("2x", 64), ("1x", 128)), (("2x", 48),)),
+            *((("2x", 2**31),), (("0x", 64),), (("2x", 64, 1),), (("2x", "64"),), (("soon", 64),)),
+        ],
         "eval.tokens": [0, 127],  # less than one sequence
         "branch.change": [("model.width",)],
         "branch.at": ["2x"],  # without a trunk
@@ -94,11 +97,12 @@ REFUSED = {
         "optimizer.momentum": [0.9],
     },
     "two microbatches": {"batch_growth": [(("2x", 48 + 1),)]},
+    "501 layers": {"model.layer_loop": ["unroll"]},
     "decay": {
         "decay.horizon": ["soon", "43 steps"],  # whose decay would start in the warmup
         "decay.shape": ["round"],
         "decay.floor": [2.0],
-        "stop": ["4x", "never", "401 steps", "1x+"],
+        "stop": ["4x", "never", "1x+"],
         "schedule": [{"kind": "cosine", **WARMUP, "horizon": "10 steps"}],
     },
     "branch": {
@@ -132,6 +136,7 @@ NAMED = {
     ("", "model.vocab_size"): "model",
     ("", "model.parametrization"): "model",
     ("", "model.base_width"): "model",
+    ("501 layers", "model.layer_loop"): "model",
     ("mup", "initial_weights"): "",
     ("seesaw", "schedule"): "batch_growth",
 }
@@ -157,7 +162,7 @@ def test_refused_value_is_named_in_one_line(base, name):
         assert "\n" not in message
 
 
-@pytest.mark.parametrize("name", ["name", "schedule.peak", "schedule.kind", "schedule.alpha"])
+@pytest.mark.parametrize("name", ["schedule.kind", "schedule.alpha"])
 def test_missing_setting_is_named(name):
     source = quickstart.get_config().to_dict()
     *groups, last = name.split(".")
@@ -183,20 +188,3 @@ def test_any_value_of_any_setting_is_taken_or_refused_in_one_line(value):
             assert len(message) < 600
             assert message.isprintable()
             assert name.rpartition(".")[2] in message or name.partition(".")[0] in message
-
-
-def test_group_is_checked_when_it_is_made():
-    model = schema.build(quickstart.get_config().to_dict()).model
-    with pytest.raises(ValueError, match="heads"):
-        type(model)(**{**vars(model), "heads": 5})
-
-
-@pytest.mark.parametrize(("layers", "loop"), [(501, "scan"), (500, "unroll")])
-def test_as_many_layers_as_a_program_may_have(layers, loop):
-    """More than 500 unrolled layers are refused: their program takes hours to compile."""
-    source = changed("", "model.layers", layers)
-    source["model"]["layer_loop"] = loop
-    schema.build(source)
-    source["model"] |= {"layers": 501, "layer_loop": "unroll"}
-    with pytest.raises(InputError, match=r"layer_loop"):
-        schema.build(source)

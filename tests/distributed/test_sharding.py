@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec
 from reference_decoders import OLMO
 
 from anytime_jax import averaging
-from anytime_jax.config.model import Olmo2, Qwen
+from anytime_jax.config.model import Qwen
 from anytime_jax.config.schema import MeshConfig
 from anytime_jax.distributed import sharding
 from anytime_jax.models import decoder
@@ -91,7 +91,7 @@ def test_grouped_queries_and_a_tied_head_are_sharded_as_their_parts():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("axes", [(8, 1, 1), (1, 8, 1), (1, 2, 4), (2, 2, 2), (1, 1, 4)], ids=str)
+@pytest.mark.parametrize("axes", [(8, 1, 1), (1, 2, 4), (2, 2, 2)], ids=str)
 def test_layouts_give_the_same_loss_and_gradients(axes):
     mesh = mesh_of(*axes)
     params, loss, grads = loss_and_gradients(CONFIG, mesh)
@@ -109,15 +109,6 @@ def test_layouts_give_the_same_loss_and_gradients(axes):
                 parts[split.get(name, split["blocks"])] *= axes[0]
             expected = tuple(n // p for n, p in zip(leaf.shape, parts, strict=True))
             assert leaf.addressable_shards[0].data.shape == expected
-
-
-@pytest.mark.slow
-def test_olmo2_in_bfloat16_gives_the_same_loss_and_gradients():
-    config = Olmo2(**dataclasses.asdict(CONFIG) | {"dtype": "bfloat16", "attention": "xla"})
-    _, loss, grads = loss_and_gradients(config, mesh_of(2, 2, 2))
-    _, loss_one, grads_one = single_device(config)
-    assert float(loss) == pytest.approx(float(loss_one), abs=1e-5)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), grads, grads_one)
 
 
 def test_parameters_moments_and_averages_are_sharded_alike():
@@ -160,28 +151,13 @@ def test_factored_moments_and_placeholders_are_replicated():
     assert split == len(SPECS) + len(scales)  # the momentum, and what has the shape of a scale
 
 
-def test_a_state_without_names_is_sharded_by_shapes():
-    mesh, params = mesh_of(2, 2, 2), decoder.param_shapes(CONFIG)
-    state = [*jax.tree.leaves(params), jax.ShapeDtypeStruct((16, 5), np.float32)]
-    *places, other = sharding.state_shardings(state, params, decoder.PARAMETER_AXES, mesh)
-    of_params = sharding.parameter_shardings(params, decoder.PARAMETER_AXES, mesh)
-    assert places == jax.tree.leaves(of_params)
-    assert other.is_fully_replicated
-
-
 def test_make_mesh():
     mesh = mesh_of(2, 1, 4)
-    assert mesh.axis_names == ("data", "fsdp", "tensor")
     assert dict(mesh.shape) == {"data": 2, "fsdp": 1, "tensor": 4}
     assert set(mesh.devices.flat) == set(jax.devices())
-    assert set(mesh.axis_types) == {jax.sharding.AxisType.Auto}
     rest = sharding.make_mesh(MeshConfig(-1, 2, 1))
     assert dict(rest.shape) == {"data": 4, "fsdp": 2, "tensor": 1}
-    assert sharding.batch_shards(rest) == 8
-    assert sharding.batch_shards(mesh) == 2
-    assert sharding.replicated(mesh).is_fully_replicated
-    some = sharding.make_mesh(MeshConfig(-1, 1, 1), jax.devices()[:3])
-    assert dict(some.shape)["data"] == 3
+    assert [sharding.batch_shards(x) for x in (mesh, rest)] == [2, 8]
 
 
 def test_put_batch_splits_rows_over_data_and_fsdp():
@@ -193,8 +169,6 @@ def test_put_batch_splits_rows_over_data_and_fsdp():
     assert {shard.data.shape for shard in placed.addressable_shards} == {(2, CONFIG.length + 1)}
     starts = [shard.index[0].start or 0 for shard in placed.addressable_shards]
     assert sorted(starts) == [0, 0, 2, 2, 4, 4, 6, 6]
-    np.testing.assert_array_equal(sharding.local_rows(mesh, BATCH), np.arange(BATCH))
-    np.testing.assert_array_equal(sharding.local_rows(mesh_of(1, 1, 4), 5), np.arange(5))
     weights = np.arange(BATCH, dtype=np.float32)  # of one axis
     np.testing.assert_array_equal(sharding.put_batch(mesh, weights, BATCH), weights)
 
@@ -207,28 +181,20 @@ def test_local_rows_may_have_gaps(monkeypatch):
     np.testing.assert_array_equal(sharding.local_rows(mesh_of(1, 1, 1), 16), [0, 1, 8, 9])
 
 
-def test_constraint_splits_an_activation_like_the_batch():
-    mesh = mesh_of(2, 2, 2)
-    constrain = sharding.ShardingConstraint(mesh)
-    out = jax.jit(lambda x: constrain(x + 1, ("batch", None, None)))(jnp.zeros((BATCH, 3, 4)))
-    assert out.sharding.is_equivalent_to(sharding.batch_sharding(mesh), 3)
-
-
-@pytest.mark.parametrize("axes", [(3, 1, 1), (4, 4, 1), (-1, 3, 1), (-1, 16, 1), (1, 1, 1)])
+@pytest.mark.parametrize("axes", [(4, 4, 1), (-1, 3, 1), (1, 1, 1)])
 def test_make_mesh_rejects_wrong_number_of_devices(axes):
     with pytest.raises(ValueError, match=" x ".join(map(str, axes))):
         sharding.make_mesh(MeshConfig(*axes))
 
 
 @pytest.mark.parametrize(
-    ("change", "mesh", "message"),
+    ("change", "mesh", "named"),
     [
-        ({"width": 24}, (1, 5, 1), r"mesh\.fsdp = 5 .* 24"),
-        ({"mlp_width": 30}, (2, 1, 4), r"mesh\.tensor = 4 .* 30"),
-        ({"embedding_rows": 22}, (2, 1, 4), r"mesh\.tensor = 4 .* 22"),
+        ({"width": 24}, (1, 5, 1), r"mesh\.fsdp = 5"),
+        ({"mlp_width": 30}, (2, 1, 4), r"mesh\.tensor = 4"),
     ],
 )
-def test_parameter_shardings_rejects_indivisible_axes(change, mesh, message):
+def test_parameter_shardings_rejects_indivisible_axes(change, mesh, named):
     shapes = decoder.param_shapes(dataclasses.replace(CONFIG, **change))
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=named):
         sharding.parameter_shardings(shapes, decoder.PARAMETER_AXES, mesh_of(*mesh))

@@ -82,18 +82,15 @@ def test_example_trains_resumes_branches_and_exports(module, run, folder, comman
         assert bits(folder / "runs/whole", 40) == bits(folder / "runs" / run, 40)
         runs = {x for x in (folder / "runs").iterdir() if (x / "run.json").exists()}
         assert len(runs) == 3
-        if module == "my_source":
-            assert {api.open_run(x).config.name for x in runs} >= {run}
-            return
         for each in runs:
-            with pytest.raises(InputError, match=f"--trust={module}"):
-                api.open_run(each)
             api.open_run(each, trust=[module])
         if module == "my_model":
             words = f"--run=runs/{run}", f"--trust={module}", "--output=export"
-            status, out, err = execute("export", *words)
-            assert (status, out, err.count("\n")) == (2, "", 1)
-            assert "model.kind" in err
+            status, _, err = execute("export", *words)
+            assert (status, "model.kind" in err) == (2, True)
+        if module != "my_source":  # of which a run keeps no class
+            with pytest.raises(InputError, match=f"--trust={module}"):
+                api.open_run(runs.pop())
     finally:
         sys.modules.pop(module, None)
         shutil.rmtree(folder / "runs", ignore_errors=True)

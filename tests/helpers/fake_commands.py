@@ -33,11 +33,6 @@ case "$HOW" in
   "loses $index once") [[ -e lost ]] && exit 0; touch lost; kill %1; kill -KILL $$ ;;
   "loses $index") kill %1; kill -KILL $$ ;;
   "loses "*" once") [[ -e lost ]] && exit 0 ;;
-  "all fail")
-    echo $$ >"pid-$index"
-    until [[ -s pid-0 ]]; do sleep 0.05; done
-    while ((index == 1)) && kill -0 "$(<pid-0)" 2>/dev/null; do sleep 0.05; done
-    exit $((9 - index)) ;;
   "ends "*) exit "${HOW#ends }" ;;
 esac
 for _ in {1..5000}; do sleep 0.05; done

@@ -46,23 +46,12 @@ def test_each_process_gets_arguments_index_and_gpus(start, tmp_path):
         )
 
 
-def test_fake_devices_leave_gpus_alone(start, tmp_path):
-    variables = {"DEVICES": "4", "CUDA_VISIBLE_DEVICES": "0,1,2", "HOW": "ends 0"}
-    assert end(start("local.sh", "2", "--", **variables))[0] == 0
-    line = (tmp_path / "process-1.txt").read_text()
-    assert line.startswith("CUDA=0,1,2 XLA= --xla_force_host_platform_device_count=4 -m ")
-
-
 @pytest.mark.parametrize(
     ("arguments", "variables", "message"),
     [
-        (["2"], {}, "number of processes"),
         (["0", "--"], {}, "number of processes"),
         (["2", "--"], {"CUDA_VISIBLE_DEVICES": "0,1,2"}, "3 GPUs"),
-        (["2", "--"], {"DEVICES": "many"}, "DEVICES=many"),
-        (["2", "--"], {"GRACE": "-1"}, "GRACE=-1"),
         (["2", "--"], {"RESTARTS": "ever"}, "RESTARTS=ever"),
-        (["2", "--"], {"PYTHON": "no-such"}, "PYTHON=no-such"),
     ],
 )
 def test_bad_input_is_one_line(arguments, variables, message, start, tmp_path):
@@ -93,15 +82,9 @@ def test_failure_of_one_kills_the_others_after_a_grace_period(start, tmp_path):
     assert "terminated" not in (tmp_path / "process-0.txt").read_text()
 
 
-def test_exit_status_is_that_of_the_first_failure(start):
-    status, output = end(start("local.sh", "2", "--", HOW="all fail"))
-    assert status == 9
-    assert re.findall(r"process (\d) of 2 .* status (\d)", output) == [("0", "9"), ("1", "8")]
-
-
 @pytest.mark.parametrize(
     ("how", "status", "starts"),
-    [("loses 1", 137, 3), ("ends 75", 75, 3), ("loses 1 once", 0, 2), ("fails 1", 3, 1)],
+    [("loses 1", 137, 3), ("ends 75", 75, 3), ("loses 1 once", 0, 2)],
 )
 def test_lost_process_starts_all_again(how, status, starts, start, tmp_path):
     variables = {"HOW": how, "RESTARTS": "2", "GRACE": "0"}
@@ -109,16 +92,14 @@ def test_lost_process_starts_all_again(how, status, starts, start, tmp_path):
     assert ended == status
     assert output.count("all 2 are started again") == starts - 1
     assert (tmp_path / "logs" / "process-1.log").read_text().count("prints") == starts
-    check_none_runs_in(tmp_path)
 
 
-@pytest.mark.parametrize("answer", [0, 5])
-def test_signal_reaches_each_process_once(answer, start, tmp_path):
-    process = start("local.sh", "2", "--", ANSWER=str(answer))
+def test_signal_reaches_each_process_once(start, tmp_path):
+    process = start("local.sh", "2", "--", ANSWER="5")
     wait_for(tmp_path, "ready-0", "ready-1")
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGTERM)
-    assert end(process)[0] == answer
+    assert end(process)[0] == 5
     for i in range(2):
         assert (tmp_path / f"process-{i}.txt").read_text().count("terminated") == 1
 
@@ -172,30 +153,24 @@ def tpu_vm(start, bin_path):
 def test_slice_trains_saves_and_resumes(tpu_vm, tmp_path):
     hosts = [tmp_path / f"host-{i}" / "anytime_jax" for i in range(2)]
     words = ["--config=c.py", "--config.run_dir=gs://mine/run", "--config.name=a $b 'c'"]
-    for variables, restarts in (({}, "10"), ({"RESTARTS": "25"}, "25")):
-        status, output = tpu_vm("run", *words, **variables)
-        assert status == 0
-        assert "started" in output
+    for _ in range(2):
+        assert tpu_vm("run", *words, RESTARTS="25")[0] == 0
         for host in hosts:
             wait_for(host, "ready-0")
             (host / "ready-0").unlink()
             line = (host / "process-0.txt").read_text()
             assert line.endswith(f"-m anytime_jax.main --cluster {' '.join(words)}\n")
-            assert (host / "restarts-0.txt").read_text() == f"{restarts}\n"
-        status, output = tpu_vm("run", "--config=c.py")
-        assert (status, "a run is in progress here" in output) == (2, True)
+            assert (host / "restarts-0.txt").read_text() == "25\n"
+        assert tpu_vm("run", "--config=c.py")[0] == 2  # a run is in progress
         assert tpu_vm("stop")[0] == 0
         for host in hosts:
             assert (host / "process-0.txt").read_text().count("terminated") == 1
-            assert (host / "run.log").read_text() == "process 0 prints\n"
-    assert tpu_vm("stop") == (0, "no run is in progress here\n" * 2)
+    assert tpu_vm("walk")[0] == 2
     ssh = "gcloud compute tpus tpu-vm ssh mine --zone=here-a --worker=all "
     assert set(read_calls(tmp_path)) == {ssh}
 
 
-@pytest.mark.parametrize(
-    ("how", "status", "starts"), [("ends 75", 75, 3), ("loses 0 once", 0, 2), ("ends 2", 2, 1)]
-)
+@pytest.mark.parametrize(("how", "status", "starts"), [("ends 75", 75, 3), ("ends 2", 2, 1)])
 def test_host_of_a_slice_starts_a_lost_process_again(
     how, status, starts, start, bin_path, tmp_path
 ):
@@ -203,15 +178,6 @@ def test_host_of_a_slice_starts_a_lost_process_again(
     host = start("tpu_vm_host.sh", "--config=c.py", HOW=how, RESTARTS="2", PAUSE="0")
     ended, output = end(host)
     assert (ended, output.count("process 0 prints")) == (status, starts)
-
-
-def test_host_of_a_slice_that_is_stopped_starts_nothing(start, bin_path, tmp_path):
-    (tmp_path / ".venv").symlink_to(tmp_path)
-    process = start("tpu_vm_host.sh", "--config=c.py", HOW="ends 75", PAUSE="60")
-    wait_for(tmp_path, "ready-0", "run.pid")
-    process.send_signal(signal.SIGTERM)
-    ended, output = end(process)
-    assert (ended, output.count("process 0 prints")) == (75, 1)
 
 
 # Makes a pip that records its arguments, and an archive of one file.
@@ -243,52 +209,33 @@ def test_slice_is_set_up_from_committed_files(tpu_vm, bin_path, tmp_path):
         )
 
 
-def test_slice_needs_name_and_action(start, tpu_vm):
-    for status, output in (end(start("tpu_vm.sh", "run", "--config=c.py")), tpu_vm("walk")):
-        assert (status, output.split(":")[0]) == (2, "error")
-    assert tpu_vm("run")[0] == 2
-
-
 # A cluster of pods
 
 
-@pytest.mark.parametrize("status", [0, 1, 2, 75])
-def test_pod_has_the_exit_status_of_its_run(status, start, tmp_path):
-    assert end(start("jobset_pod.sh", "--config=a b", HOW=f"ends {status}"))[0] == status
+def test_pod_has_the_exit_status_of_its_run(start, tmp_path):
+    assert end(start("jobset_pod.sh", "--config=a b", HOW="ends 75"))[0] == 75
     line = (tmp_path / "process-0.txt").read_text()
     assert line.endswith(" -m anytime_jax.main --config=a b\n")
 
 
-@pytest.mark.parametrize(("answer", "status"), [(0, 143), (1, 1)])
-def test_evicted_pod_counts_as_failed(answer, status, start, tmp_path):
-    process = start("jobset_pod.sh", "--config=c.py", ANSWER=str(answer))
+def test_evicted_pod_counts_as_failed(start, tmp_path):
+    process = start("jobset_pod.sh", "--config=c.py", ANSWER="0")
     wait_for(tmp_path, "ready-0")
     process.send_signal(signal.SIGTERM)
-    assert end(process)[0] == status
+    assert end(process)[0] == 143
     assert (tmp_path / "process-0.txt").read_text().count("terminated") == 1
 
 
 @pytest.mark.parametrize("index", [0, 1], ids=["tpu", "gpu"])
-def test_job_set_starts_and_restarts_a_process_on_each_host(index, monkeypatch):
+def test_job_set_starts_a_process_on_each_host(index, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
     document = list(yaml.safe_load_all((LAUNCH / "jobset.yaml").read_text()))[index]
-    assert (document["apiVersion"], document["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
-    policy = document["spec"]["failurePolicy"]
-    assert policy["maxRestarts"] > 0
-    reasons = {"onJobFailureReasons": ["PodFailurePolicy"]}
-    assert policy["rules"] == [{"action": "FailJobSet", **reasons}]
     (hosts,) = document["spec"]["replicatedJobs"]
     job = hosts["template"]["spec"]
-    assert hosts["replicas"] == 1
     assert job["parallelism"] == job["completions"] > 1
-    assert (job["completionMode"], job["backoffLimit"]) == ("Indexed", 0)
     (rule,) = job["podFailurePolicy"]["rules"]
     assert (rule["action"], rule["onExitCodes"]["values"]) == ("FailJob", [1, 2])
-    pod = job["template"]["spec"]
-    assert pod["restartPolicy"] == "Never"
-    assert pod["terminationGracePeriodSeconds"] >= 120
-    (container,) = pod["containers"]
-    assert pod["serviceAccountName"]  # whose access to the bucket the pods have
+    (container,) = job["template"]["spec"]["containers"]
     assert (REPOSITORY / container["command"][-1]).exists()
     line = container["args"]
     files = [word.removeprefix("--config=") for word in line if word.startswith("--config=")]
@@ -300,7 +247,8 @@ def test_job_set_starts_and_restarts_a_process_on_each_host(index, monkeypatch):
         assert str(paths.storage_path(address)) == address
     chips = next(iter(container["resources"]["limits"].values()))
     if "--cluster" in line:
-        shape = pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"]
+        node = job["template"]["spec"]["nodeSelector"]
+        shape = node["cloud.google.com/gke-tpu-topology"]
         assert math.prod(map(int, shape.split("x"))) == chips * job["completions"]
     else:
         name = document["metadata"]["name"]
@@ -310,20 +258,6 @@ def test_job_set_starts_and_restarts_a_process_on_each_host(index, monkeypatch):
         assert settings["process"] == "$(JOB_COMPLETION_INDEX)"
 
 
-@pytest.mark.parametrize("index", [0, 1], ids=["tpu", "gpu"])
-def test_pod_has_a_disk_for_the_cache(index):
-    document = list(yaml.safe_load_all((LAUNCH / "jobset.yaml").read_text()))[index]
-    (hosts,) = document["spec"]["replicatedJobs"]
-    pod = hosts["template"]["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
-    variables = {x["name"]: x["value"] for x in container["env"]}
-    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
-    volumes = {volume["name"]: volume["emptyDir"] for volume in pod["volumes"]}
-    assert {*mounts.values()} == volumes.keys()
-    size = volumes[mounts[variables["XDG_CACHE_HOME"]]]["sizeLimit"]
-    assert container["resources"]["requests"]["ephemeral-storage"] == size
-
-
 def test_image_has_the_files_of_a_run():
     text = (LAUNCH / "Dockerfile").read_text()
     copied = " ".join(re.findall(r"^COPY (.*) \S+$", text, re.MULTILINE)).split()
@@ -331,9 +265,3 @@ def test_image_has_the_files_of_a_run():
     assert {f"!{name}" for name in copied} == {line for line in sent if line.startswith("!")}
     assert {"anytime_jax", "configs", "launch"} <= set(copied)
     assert all((REPOSITORY / name).exists() for name in copied)
-    (install,) = re.findall(
-        r'^RUN pip install --no-cache-dir --constraint constraints.txt "(.*)"$', text, re.MULTILINE
-    )
-    assert install == ".[gcs${EXTRAS:+,$EXTRAS}]"
-    assert text.rindex("\nUSER ") < text.index("\nENTRYPOINT ")
-    assert 'ENTRYPOINT ["python", "-m", "anytime_jax.main"]' in text

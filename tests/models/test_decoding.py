@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference_decoders import CONFIGS, OLMO, oracle, slow
+from reference_decoders import CONFIGS, OLMO, oracle
 
 from anytime_jax.models import decoder
 
@@ -31,7 +31,7 @@ def decode_in_parts(config, params, tokens):
 
 @pytest.mark.parametrize(
     ("architecture", "layer_loop"),
-    [("olmo", "scan"), ("olmo2", "unroll"), slow("olmo", "unroll"), slow("olmo2", "scan")],
+    [("olmo", "scan"), ("olmo2", "unroll")],
 )
 def test_decoded_logits_match_oracle_and_apply(architecture, layer_loop):
     config = dataclasses.replace(CONFIGS[architecture], layer_loop=layer_loop)
@@ -43,15 +43,14 @@ def test_decoded_logits_match_oracle_and_apply(architecture, layer_loop):
     np.testing.assert_allclose(decoded, whole, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("architecture", ["olmo", slow("olmo2")])
-def test_bfloat16_cache_loses_nothing(architecture):
+def test_bfloat16_cache_loses_nothing():
     """The products round their operands to the type of the cache anyway.
 
     Sums in another order may round an operand to the neighboring 8-bit number, which is far less
     than the 1e-2 between bfloat16 and float32.
     """
-    config = dataclasses.replace(CONFIGS[architecture], dtype="bfloat16")
-    arrays, params, _ = oracle(architecture)
+    config = dataclasses.replace(OLMO, dtype="bfloat16")
+    arrays, params, _ = oracle("olmo")
     tokens = arrays["tokens"][:, :-1]
     assert decoder.init_cache(config, 1, 4)["keys"].dtype == jnp.bfloat16
     decoded = decode_in_parts(config, params, tokens)

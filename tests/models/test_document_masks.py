@@ -1,9 +1,7 @@
 """Attention within documents: no path lets a token see another document."""
 
 import functools
-import inspect
 import itertools
-import math
 import re
 
 import jax
@@ -84,7 +82,6 @@ def test_other_documents_change_no_bit(path):
         assert np.abs(joined[0][0, same] - joined[1][0, same]).max() > 0.1
 
 
-@functools.cache
 def logits_alone():
     """The logits of each document at the beginning of a window, by row, first and last token."""
     config, params, _ = logits_of("plain")
@@ -102,9 +99,9 @@ def logits_alone():
     return dict(zip(spans, np.asarray(logits), strict=True))
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_documents_are_as_they_are_alone(path):
-    *_, logits = logits_of(path)
+def test_documents_are_as_they_are_alone():
+    """By the plain path, whose loss and gradients those of the others equal."""
+    *_, logits = logits_of("plain")
     ours = np.asarray(logits(make_tokens()))
     for (row, begin, end), alone in logits_alone().items():
         alone = alone[: end - begin]
@@ -157,7 +154,7 @@ def slow_packed(ids_L, most):
     return starts + [-1] * (rest + 1), lengths + [-1] * rest
 
 
-@pytest.mark.parametrize("most", [2, 3, 4, 64])
+@pytest.mark.parametrize("most", [3, 64])
 def test_packed_layout_of_cudnn(most):
     documents = find_documents(jnp.asarray(make_tokens()), END, most)
     starts, lengths = documents.packed()
@@ -175,23 +172,10 @@ def hopper_fixture(monkeypatch):
     monkeypatch.setattr(ShardingConstraint, "platform", "gpu")
 
 
-def test_signature_of_the_private_function_of_jax():
-    """An upgrade that changes it has to be noticed here: no test runs the kernel."""
-    names = [*inspect.signature(cudnn.dot_product_attention).parameters]
-    given = {"q_seqlen", "kv_seqlen", "q_offsets", "kv_offsets", "scale", "mask_type"}
-    assert names[:3] == ["query", "key", "value"]
-    assert given < set(names)
-    assert cudnn.MaskType.PADDING_CAUSAL
-    layout = inspect.signature(cudnn.dot_product_attention).parameters["qkv_layout"].default
-    assert layout == "BTNH"
-
-
-@pytest.mark.parametrize("masked", [True, False])
-def test_kernels_of_cudnn_take_offsets_and_lengths(masked, hopper):
+def test_kernels_of_cudnn_take_offsets_and_lengths(hopper):
     """With as many heads of keys as of queries: JAX 0.10.2 has other offsets wrong."""
-    B, M, documents = len(ENDS), 8, None
-    if masked:
-        documents = find_documents(jnp.asarray(make_tokens()), END, M)
+    B, M = len(ENDS), 8
+    documents = find_documents(jnp.asarray(make_tokens()), END, M)
 
     def loss(*heads):
         precision = decoder.Precision("bfloat16", "gpu")
@@ -203,20 +187,18 @@ def test_kernels_of_cudnn_take_offsets_and_lengths(masked, hopper):
     text = traced.lower(lowering_platforms=("cuda",)).as_text()
     calls = re.findall(r"custom_call @__cudnn\$(\w+)\(.*: \((.*?)\) ->", text)
     assert [name for name, _ in calls] == ["fmhaSoftmax", "fmhaSoftmaxBackward"]
-    packed = [f"{B}x{M}xi32"] * 2 + [f"{B}x{M + 1}xi32"] * 2 if masked else []
     for _, operands in calls:
         types = re.findall(r"tensor<(\w+)>", operands)
-        keys = f"{B}x{LENGTH}x{4 if masked else 2}x8xbf16"
-        assert types[:3] == [f"{B}x{LENGTH}x4x8xbf16", keys, keys]
-        assert [x for x in types if x.endswith("i32")] == packed
+        assert types[:3] == [f"{B}x{LENGTH}x4x8xbf16"] * 3
+        packed = [x for x in types if x.endswith("i32")]
+        assert packed == [f"{B}x{M}xi32"] * 2 + [f"{B}x{M + 1}xi32"] * 2
 
 
-@pytest.mark.parametrize("axes", [(2, 1, 1), (2, 2, 2)])
-def test_each_device_packs_its_own_rows_for_cudnn(axes, hopper):
+def test_each_device_packs_its_own_rows_for_cudnn(hopper):
     """The batch has 8 rows in 2 microbatches; JAX cannot map its kernel over parts of it."""
     config, params = random_model("cudnn", heads=4, kv_heads=2, head_size=8, dtype="bfloat16")
     rules = step.DocumentRules(END, masks=True, most=8, counts_boundaries=True)
-    constrain = ShardingConstraint(make_mesh(MeshConfig(*axes), jax.devices()[: math.prod(axes)]))
+    constrain = ShardingConstraint(make_mesh(MeshConfig(2, 2, 2)))
     tokens_BxT = jnp.ones((8, LENGTH + 1), jnp.int32)
     jaxpr = jax.make_jaxpr(
         lambda p: step.loss_and_gradient(config, constrain, p, tokens_BxT, 2, "float32", rules)
@@ -226,12 +208,10 @@ def test_each_device_packs_its_own_rows_for_cudnn(axes, hopper):
         for equation in all_equations(jaxpr.jaxpr)
         if "dot_product_attention" in equation.primitive.name
     ]
-    rows, heads = 4 // (axes[0] * axes[1]), 4 // axes[2]
-    kernels = [shapes for shapes in found if (rows, LENGTH, heads, 8) in shapes]
-    assert len(kernels) == len(found) >= 2
-    for shapes in kernels:
-        assert shapes.count((rows, LENGTH, heads, 8)) >= 3
-        assert shapes.count((rows, 8)) == shapes.count((rows, 9)) == 2
+    assert len(found) >= 2
+    for shapes in found:  # one of the four rows of a microbatch, and two of the four heads
+        assert shapes.count((1, LENGTH, 2, 8)) >= 3
+        assert shapes.count((1, 8)) == shapes.count((1, 9)) == 2
 
 
 def all_equations(jaxpr):
@@ -260,9 +240,8 @@ def test_a_block_that_may_ignore_documents_is_refused():
     decoder.hidden(config, params, tokens, documents=documents)
 
 
-@functools.cache
-def mean_over_counted_tokens():
-    """Loss and gradient of the whole batch, whose ends of text do not count."""
+def test_losses_of_ends_of_text_may_not_count():
+    """In three microbatches, against the mean over the whole batch."""
     config, params = random_model("plain")
     tokens_BxT = np.concatenate([make_tokens(), make_tokens()[:, :1]], axis=1)
 
@@ -275,16 +254,11 @@ def mean_over_counted_tokens():
         counts = tokens_BxT[:, :-1] != END
         return jnp.sum(losses * counts) / counts.sum()
 
-    return config, params, tokens_BxT, jax.jit(jax.value_and_grad(mean))(params)
-
-
-@pytest.mark.parametrize("microbatches", [1, 3])
-def test_losses_of_ends_of_text_may_not_count(microbatches):
-    config, params, tokens_BxT, expected = mean_over_counted_tokens()
+    expected = jax.jit(jax.value_and_grad(mean))(params)
     rules = step.DocumentRules(END, masks=True, most=64, counts_boundaries=False)
     found = jax.jit(
         lambda p: step.loss_and_gradient(
-            config, ShardingConstraint(), p, jnp.asarray(tokens_BxT), microbatches, "float32", rules
+            config, ShardingConstraint(), p, jnp.asarray(tokens_BxT), 3, "float32", rules
         )
     )(params)
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-5)

@@ -1,7 +1,5 @@
 """Model FLOPs by hand."""
 
-import dataclasses
-
 import pytest
 from reference_decoders import PAPER
 
@@ -9,17 +7,9 @@ from anytime_jax.distributed.device_specs import DEVICE_SPECS
 from anytime_jax.models import flops
 
 
-@pytest.mark.parametrize(
-    ("layers", "matrices", "attention", "tokens_per_s", "mfu"),
-    [
-        # 6 (12 layers * 12 * 1024^2 + 32,128 * 1024), and 12 layers * 12 * 1024 * 1024.
-        (12, 1_103_364_096, 150_994_944, 300e3, 0.38),
-        (24, 2_009_333_760, 301_989_888, 160e3, 0.37),
-    ],
-)
-def test_flops_per_token_of_paper_models(layers, matrices, attention, tokens_per_s, mfu):
-    """The authors' speeds on an H100 are about 38% and 37% of its peak."""
-    per_token = flops.flops_per_token(dataclasses.replace(PAPER, layers=layers))
-    assert per_token == matrices + attention
-    peak = DEVICE_SPECS["h100"].peak_flops
-    assert per_token * tokens_per_s / peak == pytest.approx(mfu, abs=0.01)
+def test_flops_per_token_of_a_paper_model():
+    """The authors' speed on an H100, 300K tokens/s, is about 38% of its peak."""
+    per_token = flops.flops_per_token(PAPER)
+    # 6 (12 layers * 12 * 1024^2 + 32,128 * 1024), and 12 layers * 12 * 1024 * 1024.
+    assert per_token == 1_103_364_096 + 150_994_944
+    assert per_token * 300e3 / DEVICE_SPECS["h100"].peak_flops == pytest.approx(0.38, abs=0.01)

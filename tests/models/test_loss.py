@@ -3,7 +3,6 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_run
@@ -46,19 +45,6 @@ def twice_mean_and_gradients(constrain, *arrays):
     return jax.jit(jax.value_and_grad(twice_mean, argnums=(0, 1)))(*arrays)
 
 
-def test_token_losses():
-    hidden, head, targets = random_arrays()
-    losses = loss.token_losses(jnp.asarray(hidden @ head), jnp.asarray(targets))
-    assert losses.dtype == jnp.float32
-    np.testing.assert_allclose(losses, reference(hidden, head, targets)[0], rtol=1e-5, atol=1e-6)
-
-
-def test_token_losses_from_hidden(rows):
-    arrays = random_arrays()
-    losses = loss.token_losses_from_hidden(*arrays, "float32", UNCONSTRAINED)
-    np.testing.assert_allclose(losses, reference(*arrays)[0], rtol=1e-5, atol=1e-6)
-
-
 def test_token_losses_and_hits_from_hidden(rows):
     hidden, head, targets = random_arrays()
     likeliest = (hidden @ head).argmax(axis=-1)
@@ -98,7 +84,7 @@ def test_z_loss_is_in_the_gradient_alone(rows):
     np.testing.assert_allclose(grads[1], dhead, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("axes", [{}, {"fsdp": 2}, {"fsdp": 2, "tensor": 2}])
+@pytest.mark.parametrize("axes", [{}, {"fsdp": 2, "tensor": 2}])
 def test_sharded_loss_matches_single_device(axes, rows):
     """Each shard has its own blocks; the gradient of the head is summed at the end."""
     mesh = small_run.mesh(4, **axes)
@@ -113,22 +99,10 @@ def test_sharded_loss_matches_single_device(axes, rows):
         np.testing.assert_allclose(grad, single, rtol=0, atol=2e-7)
 
 
-def test_bfloat16_operands():
-    """Rounded to 8 bits before each product; the result is float32."""
-    arrays = random_arrays()
-    grad = jax.grad(lambda x: loss.mean_loss_from_hidden(x, *arrays[1:], "bfloat16", UNCONSTRAINED))
-    actual, expected = np.asarray(grad(arrays[0])), reference(*arrays)[1]
-    assert actual.dtype == np.float32
-    error = np.abs(actual - expected).max() / np.abs(expected).max()
-    assert 1e-4 < error < 3e-2
-
-
 @pytest.mark.parametrize(
     ("rows", "length", "vocabulary", "platform", "expected"),
     [
         (32, 128, 1024, "cpu", 8),  # 2^20 logits
-        (16, 1024, 32_128, "gpu", 8),  # at most 2^28
-        (16, 1024, 32_128, "tpu", 8),
         (12, 1024, 32_128, "gpu", 6),  # a divisor of the rows
         (3, 8192, 100_352, "gpu", 1),  # one row at least
     ],

@@ -9,8 +9,7 @@ from flax import linen as nn
 from anytime_jax.models.norm import normalize
 
 
-@pytest.mark.parametrize("centered", [True, False], ids=["layer norm", "RMS norm"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("centered", "dtype"), [(True, "float32"), (False, "bfloat16")])
 def test_norm_and_gradients_match_flax(centered, dtype):
     rng = np.random.default_rng(0)
     x = jnp.asarray(rng.normal(0.7, 3.0, (2, 5, 32)), dtype)
@@ -42,18 +41,17 @@ def test_norm_and_gradients_match_flax(centered, dtype):
         np.testing.assert_allclose(a, b, rtol=limit, atol=limit * np.abs(b).max())
 
 
-@pytest.mark.parametrize("centered", [True, False], ids=["layer norm", "RMS norm"])
-def test_norm_over_heads_is_that_of_all_their_channels(centered):
+def test_norm_over_heads_is_that_of_all_their_channels():
     """The scale has the two axes that are normalized together."""
     rng = np.random.default_rng(1)
     x, grad = (jnp.asarray(rng.normal(0.7, 3.0, (2, 5, 4, 8)), jnp.float32) for _ in range(2))
     scale = jnp.asarray(rng.normal(size=(4, 8)), jnp.float32)
 
     def flat(x, scale):
-        y = normalize(x.reshape(2, 5, 32), scale.reshape(32), 0.1, centered)
+        y = normalize(x.reshape(2, 5, 32), scale.reshape(32), 0.1, centered=False)
         return y.reshape(x.shape)
 
-    ours, vjp = jax.vjp(lambda x, scale: normalize(x, scale, 0.1, centered), x, scale)
+    ours, vjp = jax.vjp(lambda x, scale: normalize(x, scale, 0.1, centered=False), x, scale)
     expected, flat_vjp = jax.vjp(flat, x, scale)
     for a, b in zip((ours, *vjp(grad)), (expected, *flat_vjp(grad)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)

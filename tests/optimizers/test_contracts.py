@@ -34,16 +34,13 @@ def test_updates(kind, check):
 
 
 INVALID = [
-    (AdamW, "b1", (1.0, 1 - 1e-9, -0.1, float("nan"), "0.9")),
-    (AdamW, "b2", (1.0, True)),
+    (AdamW, "b1", (1.0, 1 - 1e-9, -0.1, float("nan"))),
+    (AdamW, "b2", (1.0,)),
     (AdamW, "epsilon", (0, 1e-60)),
-    (AdamW, "weight_decay", (-0.1, 1.1)),
-    (AdamW, "decay_mask", ("norms", None)),
-    (AdamW, "weight_decay", ("g", "g0", "g-1", "2", "g1e3", "G2")),
-    (ScheduleFreeAdamW, "decay_mask", ("",)),
+    (AdamW, "weight_decay", (-0.1, 1.1, "g0", "g1e3", "2")),
+    (AdamW, "decay_mask", ("norms",)),
     (Muon, "momentum", (1.0,)),
-    (Muon, "b1", (1.0,)),
-    (ScheduleFreeAdamW, "interpolation", (0, 1, 1 - 1e-9, 1e-40)),
+    (ScheduleFreeAdamW, "interpolation", (0, 1, 1e-40)),
 ]
 CASES = [(kind, name, value) for kind, name, values in INVALID for value in values]
 
