@@ -26,11 +26,10 @@ def binned(rows):
     return BinnedLosses(history(SCHEDULE, rows, RULES), LOG_GROWTHS)
 
 
-@pytest.mark.parametrize("growth", [40.0, 777.0, 5_000.0])
-def test_interpolated_terms_are_those_of_the_law(growth):
+def test_interpolated_terms_are_those_of_the_law():
     steps = np.array([60, 500, 700, 800, 900])
     terms = Terms(SCHEDULE, steps, RULES, LOG_GROWTHS)
-    law = dataclasses.replace(LAW, weight_growth=growth)
+    law = dataclasses.replace(LAW, weight_growth=777.0)  # between two of them
     losses = terms.losses(vector(law))
     for i, rule in enumerate((None, *RULES.values())):
         np.testing.assert_allclose(losses[:, i], law.losses(SCHEDULE, steps, rule), atol=2e-4)
