@@ -7,7 +7,7 @@ from stored_programs import MESH, load_program
 from anytime_jax.distributed.device_specs import DeviceSpec
 from anytime_lab.compilation import hlo
 from anytime_lab.compilation.roofline import analyze, communication_seconds, mesh_axes
-from anytime_lab.compilation.update_report import dearest_kernels, group_collectives
+from anytime_lab.compilation.update_report import group_collectives
 
 # Slower than any device by a factor of 1000, so that the script's two decimals suffice.
 H100 = DeviceSpec(peak_flops=989e9, bandwidth=3.35e9, memory=80 * 10**9)
@@ -42,16 +42,6 @@ def test_roofline_of_a_tpu_program():
     assert roofline.of_kind("prefetch").bytes > roofline.of_kind("memory").bytes
     kernels = roofline.of_kind("matmul", "attention", "memory")
     assert kernels.kernel_seconds < roofline.kernel_seconds == roofline.bytes / H100.bandwidth
-
-
-def test_seconds_are_the_larger_of_flops_and_bytes():
-    roofline = analyze(load_program("h100:4"), H100, MESH)
-    for kernel in roofline.kernels:
-        least = max(kernel.flops / H100.peak_flops, kernel.bytes / H100.bandwidth)
-        assert kernel.seconds == least
-    dearest = dearest_kernels(roofline)
-    assert sum(kernel.seconds for kernel in dearest) == pytest.approx(roofline.kernel_seconds)
-    assert [x.seconds for x in dearest] == sorted((x.seconds for x in dearest), reverse=True)
 
 
 @pytest.mark.parametrize("topology", ["h100:4", "v5e:2x2"])
@@ -169,11 +159,7 @@ ENTRY %main (x: f32[16]) -> f32[4] {
         ("all-reduce", [0, 1, 2, 3], 2 * 6 / 4),
         ("reduce-scatter", [0, 1, 2, 3], 4 * 6 / 4),
         ("all-gather", [0, 4], 4),  # half of it comes from the other host
-        (
-            "all-gather",
-            list(range(8)),
-            1.75,
-        ),  # 4 bytes enter a host, 1 into each device; links: 7/4
+        ("all-gather", list(range(8)), 7 / 4),  # 4 bytes enter a host, 1 into each device
         ("all-reduce", list(range(8)), 3.5),
         ("all-to-all", list(range(8)), 4),  # each device has its own 4 bytes from the other host
         ("collective-permute", [0, 1], 8 / 4),
