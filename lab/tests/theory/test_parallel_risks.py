@@ -1,7 +1,5 @@
 """Sweeps in parallel."""
 
-import time
-
 import pytest
 
 from anytime_jax import schedules
@@ -27,14 +25,3 @@ def test_first_error_ends_all_arguments():
     with pytest.raises(ValueError, match="checkpoint 10"):
         compute_risks([minutes, bad], fractions.append)
     assert max(fractions, default=0) < 0.5
-
-
-def test_interrupt_ends_all_arguments():
-    def interrupt(fraction):
-        raise KeyboardInterrupt
-
-    minutes = RiskArguments(PROBLEM, RUNS, [25.0], [10_000_000])
-    start = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        compute_risks([minutes], interrupt)
-    assert time.monotonic() - start < 30
