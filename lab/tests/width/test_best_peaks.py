@@ -178,14 +178,6 @@ def test_method_of_too_few_runs_is_left_out(tmp_path, monkeypatch, capsys):
     assert "left out   last of adamw, cosine: 2 runs are too few" in capsys.readouterr().out
 
 
-def test_few_runs_are_refused(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(synthetic_study, "loss", loss)
-    study = synthetic_study.write_study(tmp_path / "study", study=make_study(peaks=(3e-3, 6e-3)))
-    argv = [f"--study={study.root}", f"--page={tmp_path / 'page.md'}"]
-    assert run_command(best_peaks, argv) == 2
-    assert "three peaks" in capsys.readouterr().err
-
-
 def test_the_page_has_what_the_packed_records_say(tmp_path):
     page = tmp_path / "width.md"
     page.write_text((REPOSITORY / "lab/evidence/width.md").read_text("utf-8"), "utf-8")
