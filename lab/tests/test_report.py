@@ -140,6 +140,7 @@ def test_page_of_a_run_is_well_formed_and_shows_what_is_printed(tmp_path, comman
     assert "http" not in text.replace("http-equiv", "")  # loads nothing from elsewhere
     assert "&lt;b&gt;&amp;" in text
     assert "480 steps (1x, 1.97M tokens)" in text
+    assert "best weights: f100" in text
     assert "<td>480</td>" in text
     assert "±" in text
     assert "0000.jsonl" in text

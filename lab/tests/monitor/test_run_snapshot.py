@@ -29,15 +29,6 @@ def test_process_that_trains_is_told_from_one_that_ended(tmp_path):
     assert " in " not in ended.describe_training()
 
 
-def test_position_speed_and_best_weights_are_those_of_the_last_row(tmp_path):
-    snapshot = run_snapshot.take(RecordedRun(tmp_path).add(60, 480).run_dir)
-    assert "480 steps (1x, 1.97M tokens)" in snapshot.describe_position()
-    assert "40K" in snapshot.describe_training()
-    best = snapshot.describe_best().replace(",", "").split()
-    live = 6.1 * 480**-0.1
-    assert {"f100", f"{live - 0.1:.4f}", "0.1000"} <= set(best)
-
-
 def test_run_at_its_horizon_is_finished(tmp_path):
     run = RecordedRun(tmp_path, horizon="1x").add(479)
     assert "horizon" not in run_snapshot.take(tmp_path).describe_process()

@@ -118,21 +118,6 @@ def loss(run, multiple, label, seed=0):
     return 2 + 0.1 * seed + CURVATURE * math.log2(peak / 1e-2 * width / 64) ** 2
 
 
-def test_command_writes_the_best_peaks_of_a_study(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(synthetic_study, "loss", loss)
-    study = synthetic_study.write_study(tmp_path / "study", study=make_study())
-    page = tmp_path / "page.md"
-    assert run_command(best_peaks, [f"--study={study.root}", f"--page={page}"]) == 0
-    rows = [[x.strip() for x in line.split("|")] for line in page.read_text().splitlines()]
-    found = {(row[4], row[5]): row for row in rows if len(row) > 11}
-    for readout in ("f12.5", "f25"):
-        assert found["64", readout][6] == "0.01"
-        assert found["128", readout][6] == "0.005"
-        assert found["128", readout][8:11] == ["0.50", f"{CURVATURE:.4f}", "6"]
-    assert any(row[6:8] == ["standard", "-1.00"] for row in rows if len(row) > 6)
-    assert "best peaks" in capsys.readouterr().out
-
-
 def test_cosines_are_read_out_at_their_horizon(tmp_path, monkeypatch):
     monkeypatch.setattr(synthetic_study, "loss", loss)
     study = make_study()
