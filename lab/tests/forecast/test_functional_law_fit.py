@@ -73,17 +73,6 @@ def test_losses_so_far_fit_and_training_losses_are_apart(fitted):
     np.testing.assert_allclose(law, expected, atol=2e-4)
 
 
-def test_same_losses_give_the_same_forecast():
-    run = synthetic()
-    run = run.select(run.live | (np.array(run.labels) == "f25"))
-    first, again = (
-        FunctionalFit([run], general_prior(run), samples=2).predict(CONSTANT, [4_000], RULES)
-        for _ in range(2)
-    )
-    np.testing.assert_array_equal(first.losses, again.losses)
-    np.testing.assert_array_equal(first.samples, again.samples)
-
-
 def test_intervals_grow_with_distance(fitted):
     predicted = fitted.predict(CONSTANT, [NOW, 2_000, 4_000, 16_000], RULES)
     assert (np.diff(predicted.samples.std(0), axis=0) > 0).all()

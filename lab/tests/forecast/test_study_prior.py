@@ -68,7 +68,6 @@ def test_long_runs_are_fitted_first_and_short_ones_not_at_all(fitted):
     ("change", "named"),
     [
         ({"model__layers": 3}, "model.layers"),
-        ({"batch_size": 64}, "batch_size"),
         ({"optimizer__b2": 0.9}, "optimizer.b2"),
         ({"data": "other text"}, "data"),
     ],

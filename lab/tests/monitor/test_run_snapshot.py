@@ -9,7 +9,6 @@ import pytest
 from synthetic_run import RecordedRun
 
 from anytime_jax.checkpoints import metric_records, run_directory
-from anytime_jax.checkpoints.metric_records import RecordWriter
 from anytime_jax.errors import InputError
 from anytime_lab.monitor import run_snapshot
 
@@ -29,15 +28,6 @@ def test_process_that_trains_is_told_from_one_that_ended(tmp_path):
     assert " in " not in ended.describe_training()
 
 
-def test_position_speed_and_best_weights_are_those_of_the_last_row(tmp_path):
-    snapshot = run_snapshot.take(RecordedRun(tmp_path).add(60, 480).run_dir)
-    assert "480 steps (1x, 1.97M tokens)" in snapshot.describe_position()
-    assert "40K" in snapshot.describe_training()
-    best = snapshot.describe_best().replace(",", "").split()
-    live = 6.1 * 480**-0.1
-    assert {"f100", f"{live - 0.1:.4f}", "0.1000"} <= set(best)
-
-
 def test_run_at_its_horizon_is_finished(tmp_path):
     run = RecordedRun(tmp_path, horizon="1x").add(479)
     assert "horizon" not in run_snapshot.take(tmp_path).describe_process()
@@ -46,16 +36,20 @@ def test_run_at_its_horizon_is_finished(tmp_path):
 
 
 def test_records_are_read_again_only_if_they_changed(tmp_path, monkeypatch):
+    def add(step):
+        run.add(step)
+        os.utime(metric_records.segments(tmp_path)[-1], (1000, 1000))  # clocks may not tell writes
+
     run = RecordedRun(tmp_path)
     empty = run_snapshot.take(tmp_path)
     assert empty.rows == []
-    run.add(60)
+    add(60)
     first = run_snapshot.take(tmp_path, empty)
     assert first.rows[-1].step == 60
     with monkeypatch.context() as patch:
         patch.setattr(metric_records, "read_records", None)
         assert run_snapshot.take(tmp_path, first).rows is first.rows
-    run.add(120)
+    add(120)
     assert run_snapshot.take(tmp_path, first).rows[-1].step == 120
 
 
@@ -74,7 +68,7 @@ def test_records_that_take_long_to_read_are_read_less_often(tmp_path, monkeypatc
     assert run_snapshot.take(tmp_path, second).rows[-1].step == 120
 
 
-@pytest.mark.parametrize("speed", [0.0, -1.0, 1e-300, float("inf"), float("nan")])
+@pytest.mark.parametrize("speed", [-1.0, 1e-300, float("inf"), float("nan")])
 def test_speed_of_a_clock_that_jumped_is_left_out(tmp_path, speed):
     RecordedRun(tmp_path).add(60)
     snapshot = run_snapshot.take(tmp_path)
@@ -84,21 +78,5 @@ def test_speed_of_a_clock_that_jumped_is_left_out(tmp_path, speed):
 
 
 def test_directory_without_a_run_is_bad_input(tmp_path):
-    for path in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(InputError, match=r"--run=.*run\.json"):
-            run_snapshot.take(path)
-
-
-def test_last_change_differs_after_every_write(tmp_path):
-    assert run_snapshot._last_change(tmp_path) == (0.0, 0)
-    seen = set()
-    for number in range(3):
-        writer = RecordWriter(tmp_path, number, {"note": "é"})
-        writer.write(number + 1, 10 * (number + 1), {"a": 1.0})
-        writer.close()
-        segment = metric_records.segments(tmp_path)[number]
-        os.utime(segment, (1000, 1000))  # within the clock's resolution
-        seen.add(run_snapshot._last_change(tmp_path))
-        assert run_snapshot._last_change(tmp_path) in seen
-    assert len(seen) == 3
-    assert {time for time, _ in seen} == {1000.0}
+    with pytest.raises(InputError, match=r"--run=.*run\.json"):
+        run_snapshot.take(tmp_path)

@@ -8,7 +8,7 @@ from anytime_jax import schedules
 from anytime_lab.optimizers.amuse import rising_interpolation, schedule_free_weight
 
 
-@pytest.mark.parametrize(("steps", "init"), [(0, 0.1), (1, 0.1), (50, 0.0), (50, 0.3), (50, 1.0)])
+@pytest.mark.parametrize(("steps", "init"), [(0, 0.1), (1, 0.1), (50, 0.0), (50, 0.3)])
 def test_schedule_free_weight_is_the_share_of_the_newest_squared_rate(steps, init):
     squares = schedules.constant(3e-3, steps, init).evaluate(np.arange(5000)) ** 2
     with np.errstate(invalid="ignore"):

@@ -45,19 +45,6 @@ def test_comparison_reads_out_another_average(results):
     assert rows["constant + f100: loss, first seed"][:4] == [f"{x:.4f}" for x in best]
 
 
-def test_comparison_has_the_best_wsd_branch_at_each_budget(items):
-    rows = rows_of(items["comparison"].table)
-    for m, cell in zip(MULTIPLES, rows["WSD: loss, first seed"], strict=False):
-        each = [expected_loss(f"wsd-peak={p:g}-horizon={m:g}x", m, "last") for p in PEAKS]
-        assert cell == f"{min(each):.4f}"
-
-
-def test_decay_ends_differ_in_the_decay_alone(items):
-    kinds = {"cosine": ("-0.0060",) * 3 + ("",), "wsd": ("-0.0060",) * 4}
-    expected = {f"{kind}, η 0.01, floor 0.1 → 0.0": list(x) for kind, x in kinds.items()}
-    assert rows_of(items["decay_ends"].table) == expected
-
-
 def test_notes_name_unfinished_runs(tmp_path):
     missing = ("cosine-peak=0.01-horizon=8x", "constant-peak=0.003")
     study = write_study(tmp_path, leave_out=(*missing, "constant-peak=0.01"))

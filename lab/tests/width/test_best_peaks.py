@@ -100,14 +100,15 @@ def test_losses_without_a_least_value_are_refused():
         best_peaks.fit([Curve("adamw", "constant", "standard", 64, 0, few)])
 
 
-def make_study(peaks=(3e-3, 6e-3, 1.2e-2, 2.4e-2), kind="constant", **schedule):
+def make_study(kind="constant", **schedule):
     """Returns a study of two widths and two seeds."""
     config = synthetic_study._config(kind=kind, **schedule)
     widths = paired(values("model.width", 64, 128), values("model.heads", 4, 8))
+    peaks = values("schedule.peak", 3e-3, 6e-3, 1.2e-2, 2.4e-2)
     return Study(
         "widths",
         synthetic_study.ROOT,
-        runs(kind, config, grid(widths, values("schedule.peak", *peaks), seeds(0, 1)), "synthetic"),
+        runs(kind, config, grid(widths, peaks, seeds(0, 1)), "synthetic"),
         "two widths.",
     )
 
@@ -118,72 +119,43 @@ def loss(run, multiple, label, seed=0):
     return 2 + 0.1 * seed + CURVATURE * math.log2(peak / 1e-2 * width / 64) ** 2
 
 
-def test_command_writes_the_best_peaks_of_a_study(tmp_path, monkeypatch, capsys):
+@pytest.fixture(name="write")
+def write_fixture(tmp_path, monkeypatch):
+    """Writes runs with losses of the parabola; returns their results."""
     monkeypatch.setattr(synthetic_study, "loss", loss)
-    study = synthetic_study.write_study(tmp_path / "study", study=make_study())
-    page = tmp_path / "page.md"
-    assert run_command(best_peaks, [f"--study={study.root}", f"--page={page}"]) == 0
-    rows = [[x.strip() for x in line.split("|")] for line in page.read_text().splitlines()]
-    found = {(row[4], row[5]): row for row in rows if len(row) > 11}
-    for readout in ("f12.5", "f25"):
-        assert found["64", readout][6] == "0.01"
-        assert found["128", readout][6] == "0.005"
-        assert found["128", readout][8:11] == ["0.50", f"{CURVATURE:.4f}", "6"]
-    assert any(row[6:8] == ["standard", "-1.00"] for row in rows if len(row) > 6)
-    assert "best peaks" in capsys.readouterr().out
+
+    def write(study_runs):
+        study = dataclasses.replace(make_study(), runs=study_runs)
+        return Results(synthetic_study.write_study(tmp_path / "study", study=study))
+
+    return write
 
 
-def test_cosines_are_read_out_at_their_horizon(tmp_path, monkeypatch):
-    monkeypatch.setattr(synthetic_study, "loss", loss)
-    study = make_study()
-    cosines = make_study(kind="cosine", horizon="8x").runs
-    study = dataclasses.replace(study, runs=[*study.runs, *cosines])
-    study = synthetic_study.write_study(tmp_path / "study", study=study)
-    results = Results(study)
+def test_cosines_are_read_out_at_their_horizon(write):
+    results = write([*make_study().runs, *make_study(kind="cosine", horizon="8x").runs])
     curves = [best_peaks.read_curves(results, x) for x in ("f25", LIVE)]
     found = [[x.schedule for x in of_one] for (of_one,) in curves]
     assert found == [["constant"] * 2, ["cosine"] * 2]
 
 
-def test_study_that_varies_something_else_is_refused(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(synthetic_study, "loss", loss)
-    study = synthetic_study.write_study(tmp_path / "study")
-    argv = [f"--study={study.root}", f"--page={tmp_path / 'page.md'}"]
-    assert run_command(best_peaks, argv) == 2
-    assert "differ" in capsys.readouterr().err
-    assert not (tmp_path / "page.md").exists()
+def test_study_that_varies_something_else_is_refused(write):
+    with pytest.raises(InputError, match="differ"):
+        list(best_peaks.make_tables(write(synthetic_study.make_study().runs), print))
 
 
-def test_study_of_one_width_is_refused(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(synthetic_study, "loss", loss)
-    study = make_study()
-    study = dataclasses.replace(study, runs=[x for x in study.runs if "width=64" in x.name])
-    study = synthetic_study.write_study(tmp_path / "study", study=study)
-    page = tmp_path / "page.md"
-    assert run_command(best_peaks, [f"--study={study.root}", f"--page={page}"]) == 2
-    assert "have the width 64" in capsys.readouterr().err
+def test_study_of_one_width_is_refused(write):
+    narrow = [x for x in make_study().runs if "width=64" in x.name]
+    with pytest.raises(InputError, match="width 64"):
+        list(best_peaks.make_tables(write(narrow), print))
 
 
-def test_method_of_too_few_runs_is_left_out(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(synthetic_study, "loss", loss)
-    study = make_study()
+def test_method_of_too_few_runs_is_left_out(write):
     cosines = make_study(kind="cosine", horizon="8x").runs
     few = [x for x in cosines if "width=64" in x.name and x.name.endswith("seed=0")][:3]
-    study = dataclasses.replace(study, runs=[*study.runs, *few])
-    study = synthetic_study.write_study(tmp_path / "study", study=study)
-    page = tmp_path / "page.md"
-    assert run_command(best_peaks, [f"--study={study.root}", f"--page={page}"]) == 0
-    assert "| constant |" in page.read_text()
-    assert "| cosine |" not in page.read_text()
-    assert "left out   last of adamw, cosine: 2 runs are too few" in capsys.readouterr().out
-
-
-def test_few_runs_are_refused(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(synthetic_study, "loss", loss)
-    study = synthetic_study.write_study(tmp_path / "study", study=make_study(peaks=(3e-3, 6e-3)))
-    argv = [f"--study={study.root}", f"--page={tmp_path / 'page.md'}"]
-    assert run_command(best_peaks, argv) == 2
-    assert "three peaks" in capsys.readouterr().err
+    left_out = []
+    peaks, _ = best_peaks.make_tables(write([*make_study().runs, *few]), left_out.append)
+    assert {row[1] for row in peaks.rows} == {"constant"}
+    assert "cosine" in left_out[0]
 
 
 def test_the_page_has_what_the_packed_records_say(tmp_path):
