@@ -23,6 +23,6 @@ for attempt in range(3):
 
 def test_writes_that_outlive_a_failed_save_print_nothing(tmp_path):
     command = [sys.executable, "-c", SAVE, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert len(done.stdout.split()) == 3, done.stderr
     assert "Event loop is closed" not in done.stderr

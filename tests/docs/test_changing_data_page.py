@@ -54,7 +54,7 @@ def trained(tmp_path_factory, starts):
 
     for line in (TRAIN, DECAY):
         start = starts.launch(*line[4:], *SMALL, folder=place)
-        assert start.wait(600) == 0, start.output
+        assert start.wait() == 0, start.output
     return place
 
 

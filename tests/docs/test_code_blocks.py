@@ -39,4 +39,4 @@ def test_commands_of_the_readme_run(starts, tmp_path):
             name, *argv = words[3:]
         if words[0] != "pip":
             start = starts.launch(*argv, command=name, folder=folder)
-            assert start.wait(600) == 0, start.output
+            assert start.wait() == 0, start.output

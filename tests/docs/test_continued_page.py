@@ -64,7 +64,7 @@ def trained(prepared, starts):
     """The working directory after the training and its decay."""
     for line in (TRAIN, DECAY):
         start = starts.launch(*line[4:], folder=prepared)
-        assert start.wait(600) == 0, start.output
+        assert start.wait() == 0, start.output
     return prepared
 
 

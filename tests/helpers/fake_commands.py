@@ -111,11 +111,11 @@ def start_fixture(bin_path, tmp_path):
 
 
 def end(process):
-    output, _ = process.communicate(timeout=120)  # by themselves the fake commands take longer
+    output, _ = process.communicate(timeout=240)  # by themselves the fake commands take longer
     return process.returncode, output
 
 
-def wait_until(condition, seconds=120):
+def wait_until(condition, seconds=240):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

@@ -85,7 +85,7 @@ class Start:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
-    def wait(self, seconds: float = 120) -> int:
+    def wait(self, seconds: float = 1_200) -> int:
         """Waits for the end and returns the exit status, negative for a signal."""
         ended = self.starts.ended
         with self.starts.news:
@@ -137,7 +137,7 @@ class Starts:
         order |= {"folder": str(folder), "separate_errors": separate_errors, "command": command}
         print(json.dumps(order), file=self._parent.stdin, flush=True)
         with self.news:
-            assert self.news.wait_for(lambda: number in self._pids, 60)
+            assert self.news.wait_for(lambda: number in self._pids, 600)
         return Start(self._pids[number], number, self._folder, self)
 
     def close(self) -> None:

@@ -59,7 +59,7 @@ class Processes:
         """The output of a process, without messages of the collectives."""
         return "\n".join(_COLLECTIVES.sub("", self.logs[i].read_text()).splitlines())
 
-    def wait(self, seconds: float = 240) -> list[int]:
+    def wait(self, seconds: float = 1_200) -> list[int]:
         """Waits for the exit statuses."""
         deadline = time.monotonic() + seconds
         try:

@@ -137,7 +137,7 @@ def test_two_processes_that_start_at_once_are_one_too_many(bucket):
         try:
             with lease.hold(bucket / "lock", "the run", ignore):
                 held.append(1)
-                assert over.wait(120)
+                assert over.wait(600)
         except InputError as error:
             refused.append(error)
             if len(refused) == 3:

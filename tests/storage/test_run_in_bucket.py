@@ -250,7 +250,7 @@ def test_suspended_run_whose_lease_was_taken_saves_nothing_more(
 
     once(bucket_server, ("checkpoints%2F8%2F", "POST"), 3, suspend)
     suspended = Process(bucket_server, dataset, bucket, tmp_path / "run")
-    assert stopped.wait(120)
+    assert stopped.wait(600)
     other = Process(bucket_server, dataset, bucket, tmp_path / "other")
     outputs = []
     try:
