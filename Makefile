@@ -41,8 +41,9 @@ test-py312: $(VENV312)/.installed-dev  ## Run the default tests of both on Pytho
 	$(VENV312)/bin/python -m pytest $(DEFAULT)
 	cd lab && $(abspath $(VENV312))/bin/python -m pytest $(DEFAULT)
 
-test-compilers: compilers  ## Compile small updates for absent devices, and hold their costs to those recorded
+test-compilers: compilers $(VENV)/.installed-dev  ## Compile updates for absent devices, and hold their costs to those recorded
 	$(BIN)/python -m benchmarks.program_costs
+	cd lab && $(abspath $(BIN))/python -m pytest tests/compilation/test_real_compilers.py
 
 lint: lint-style lint-types lint-scripts lint-layers  ## Check style, types, scripts, workflows and the layering
 
