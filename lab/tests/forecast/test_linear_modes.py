@@ -75,20 +75,3 @@ def test_noise_of_each_mode_is_the_sum_over_every_update(name):
     for growth, noise in zip((0.0, 200.0), found.noise, strict=True):
         expected = direct_noise(schedule, found.decay_rates, growth)
         np.testing.assert_allclose(noise[0], expected, rtol=0.01, atol=1e-4 * expected.max())
-
-
-def test_signal_of_an_average_is_the_square_of_its_mean_distance():
-    schedule, rule = SCHEDULES["wsd"], averaging.GrowingWindow(6.25)
-    found = linear_modes.respond(group(schedule, [STEPS]), np.array([STEPS]), (rule,), NO_GROWTH)
-    times = np.concatenate([[0.0], np.cumsum(schedule.evaluate(np.arange(STEPS)))])
-    distances = np.exp(-times[:, None] * found.decay_rates)
-    np.testing.assert_allclose(found.signal[0, 0, 0], distances[-1] ** 2, rtol=1e-4, atol=1e-9)
-    expected = (rule.kernel(STEPS) @ distances) ** 2
-    np.testing.assert_allclose(found.signal[0, 0, 1], expected, rtol=0.01, atol=1e-6)
-
-
-def test_steps_may_come_in_any_order_and_twice():
-    blocks = group(SCHEDULES["constant"], [800, 3_000])
-    found = linear_modes.respond(blocks, np.array([3_000, 800, 3_000]), RULES, NO_GROWTH)
-    np.testing.assert_array_equal(found.noise[0, 0], found.noise[0, 2])
-    assert (found.signal[0, 1] >= found.signal[0, 0]).all()

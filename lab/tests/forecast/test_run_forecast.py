@@ -6,8 +6,7 @@ from loss_laws import LAW
 
 from anytime_jax import averaging, schedules
 from anytime_jax.errors import InputError
-from anytime_lab.forecast import loss_csv
-from anytime_lab.forecast.loss_history import LossHistory, RecordedRates
+from anytime_lab.forecast.loss_history import LossHistory
 from anytime_lab.forecast.prior import general_prior
 from anytime_lab.forecast.run_forecast import DecayPlan, make_forecast
 
@@ -137,37 +136,6 @@ def test_losses_that_no_law_fits_are_refused():
 def test_bad_plans_of_a_decay_are_named(plan, named):
     with pytest.raises(ValueError, match=named):
         DecayPlan(**plan)
-
-
-# What a log may have.
-HARD_LOGS = {
-    "rates of 0 at first": (schedules.constant(PEAK, 1, 0.0), np.arange(1, 20), 1.0),
-    "ten updates": (schedules.constant(PEAK), np.arange(1, 11), 1.0),
-    "losses of 800 nats": (CONSTANT, np.arange(100, 1_001, 50), 300.0),
-    "losses of 0.01 nats": (CONSTANT, np.arange(100, 1_001, 50), 0.004),
-    "a rate of 1e-9": (schedules.constant(1e-9, WARMUP), np.arange(100, 1_001, 50), 1.0),
-    "ten million updates": (CONSTANT, np.arange(10**6, 10**7 + 1, 10**6), 1.0),
-    "rates with noise": (
-        RecordedRates(
-            tuple(range(20_000)), tuple(PEAK * (1 + 0.1 * np.sin(np.arange(20_000.0) ** 2)))
-        ),
-        np.arange(500, 20_000, 500),
-        1.0,
-    ),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", HARD_LOGS)
-def test_hard_logs_have_forecasts(name):
-    schedule, steps, scale = HARD_LOGS[name]
-    losses = scale * (2 + 6 * steps**-0.35)
-    run = loss_csv.from_columns(steps, losses, schedule=schedule, warmup_steps=1)
-    made = forecast(run, [4 * run.step])
-    for row in (made.now, *made.rows):
-        for estimate in (*row.losses.values(), row.cosine):
-            assert 0 < estimate.low < estimate.loss < estimate.high < 1.1 * losses[0]
-    assert made.now.losses["last"].loss == pytest.approx(losses[-1], rel=0.1)
 
 
 def test_difference_is_antisymmetric_and_none_of_a_loss_and_itself(made):
