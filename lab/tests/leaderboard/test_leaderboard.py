@@ -347,12 +347,11 @@ def test_command_writes_the_page_and_nothing_else(root, tmp_path, capsys):
     assert "--times" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "study"),
     [
-        ("leaderboard", "leaderboard"),
-        ("first_leaderboard", "rivals"),
+        pytest.param("leaderboard", "leaderboard", marks=pytest.mark.slow),
+        pytest.param("first_leaderboard", "rivals", marks=pytest.mark.slow),
         ("first_leaderboard_4x", "rivals_4x"),
     ],
 )

@@ -124,6 +124,8 @@ def test_summary_counts_what_is_kept_and_what_is_left_in_common(made):
         assert min(map(len, texts)) >= 200
         assert package["kept_bytes"] == sum(map(len, texts)) <= package["distinct_bytes"]
         assert len(package["sha256"]) == 64
+    repeated = {x["role"] for x in summary["packages"] if x["repeated_tokens"]}
+    assert repeated == {"train", "selection", "report"}
     total = summary["text"]["train/python"]
     assert total["packages"] == 2
     assert 0 < total["removed_share"] < 0.5
