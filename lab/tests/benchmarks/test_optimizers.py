@@ -11,8 +11,9 @@ from benchmarks import harness
 from lab.benchmarks import optimizers, train_step
 
 
-@pytest.fixture(name="study")
-def study_fixture(monkeypatch, tmp_path):
+@pytest.fixture(autouse=True)
+def _study(monkeypatch, tmp_path):
+    """Puts a study of two optimizers, one of them with two seeds, in the place of any."""
     config = small_run.settings("unused", tmp_path)
     muon = copy.deepcopy(config)
     muon.optimizer.kind = "muon"
@@ -20,10 +21,9 @@ def study_fixture(monkeypatch, tmp_path):
     study = Study("two", "root", [*both, *runs("adamw", config, [{}], "root")])
     opened = contextlib.nullcontext(study)
     monkeypatch.setattr(optimizers.study_files, "open_study", lambda path: opened)
-    return study
 
 
-def test_times_are_ratios_within_a_round(study, monkeypatch, read_record):
+def test_times_are_ratios_within_a_round(monkeypatch, read_record):
     made = {}
 
     def make_update(config, mesh):

@@ -104,17 +104,12 @@ def test_risk_at_extreme_exponents(a, b):
 
 
 @pytest.mark.parametrize(
-    ("a", "b"),
+    ("a", "b", "dimension", "checkpoints"),
     [
-        (1.1, 1.1),
-        *(pytest.param(*x, marks=pytest.mark.slow) for x in ((1.5, 3.0), (1.1, 2.2), (1.9, 1.9))),
-    ],
-)
-@pytest.mark.parametrize(
-    ("dimension", "checkpoints"),
-    [
-        (300, [50, 500, 5_000]),  # more updates than one call of `_advance` makes
-        pytest.param(100_000, [50, 400], marks=pytest.mark.slow),  # more than are enumerated
+        (1.1, 1.1, 300, [50, 500, 5_000]),  # more updates than one call of `_advance` makes
+        # More coordinates than are enumerated.
+        pytest.param(1.5, 3.0, 100_000, [50, 400], marks=pytest.mark.slow),
+        pytest.param(1.1, 2.2, 100_000, [50, 400], marks=pytest.mark.slow),
     ],
 )
 def test_risk_of_large_problems_equals_direct_recursion(a, b, dimension, checkpoints):
