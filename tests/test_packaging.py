@@ -44,7 +44,7 @@ def test_installed_package_has_its_files_and_no_laboratory(run, environment):
 def test_installed_package_trains_by_name_and_from_a_copied_file(run, environment, tmp_path):
     settings = (
         "--config.run_dir=run", "--config.data.path=builtin", "--config.data.builtin_megabytes=0.5",
-        "--config.eval.tokens=8192", "--config.chinchilla_tokens=40960",
+        "--config.eval.tokens=4096", "--config.chinchilla_tokens=40960",
     )  # fmt: skip
     first = run("anytime_jax.main", "--config=quickstart", *settings, "--config.stop=1x")
     assert first.count("--config.stop=") == 1
