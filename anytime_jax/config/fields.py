@@ -111,6 +111,7 @@ class Declaration(NamedTuple):
             names = ["dictionary"]
         else:
             names = [x.__name__.replace("str", "text") for x in plain]
+        names += [BY_STAGES] if _may_have_stages(self.type) else []
         return " or ".join([*names, *(f'"{word}"' for word in words)])
 
     @property
