@@ -32,7 +32,6 @@ from anytime_jax.config.kinds import EVERY_PACKAGE, Trust
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset_info import SPLITS
 from anytime_jax.distributed import jax_settings
-from anytime_jax.errors import input_errors
 from anytime_jax.models import sampling
 from anytime_jax.models.decoder import Params
 from anytime_jax.storage.paths import storage_path
@@ -53,12 +52,11 @@ def load_config(
     names packages whose classes a run that it reads may name.
     """
     changes = {} if changes is None else changes
-    with input_errors():
-        is_file = isinstance(file, str | Path)
-        require(is_file, "file", file, 'a path, or the name of a configuration as "quickstart"')
-        ok = isinstance(changes, Mapping) and all(isinstance(name, str) for name in changes)
-        require(ok, "changes", changes, 'settings by name, such as {"schedule.peak": 3e-3}')
-        _require_trust(trust)
+    is_file = isinstance(file, str | Path)
+    require(is_file, "file", file, 'a path, or the name of a configuration as "quickstart"')
+    ok = isinstance(changes, Mapping) and all(isinstance(name, str) for name in changes)
+    require(ok, "changes", changes, 'settings by name, such as {"schedule.peak": 3e-3}')
+    _require_trust(trust)
     settings = python_files.get_config(str(file), trust)
     fields.change(schema.Settings, settings, changes, EVERY_PACKAGE)
     return schema.build(settings)
@@ -72,10 +70,9 @@ def train(config: Config, *, fall_back: bool = False, quiet: bool = False) -> Ou
     alone. With `fall_back`, a damaged checkpoint is set aside and the newest intact one is
     restored.
     """
-    with input_errors():
-        require(isinstance(config, Config), "config", config, "what load_config returns")
-        require_bool("fall_back", fall_back)
-        require_bool("quiet", quiet)
+    require(isinstance(config, Config), "config", config, "what load_config returns")
+    require_bool("fall_back", fall_back)
+    require_bool("quiet", quiet)
     jax_settings.configure()
     console = Console(highlight=False, markup=False, soft_wrap=True, quiet=quiet)
     return loop.train(config, console, fall_back=fall_back)
@@ -88,9 +85,8 @@ def open_run(run_dir: str | Path, step: str | int = "latest", *, trust: Trust = 
 
     `SavedRun.config` is its configuration and `SavedRun.weights` has the stored weights by label.
     """
-    with input_errors():
-        require_directory("run_dir", run_dir)
-        _require_trust(trust)
+    require_directory("run_dir", run_dir)
+    _require_trust(trust)
     return saved_run.open_run(storage_path(run_dir), str(step), trust)
 
 
@@ -107,9 +103,8 @@ def load(
     They are NumPy arrays, or with `on_mesh` JAX arrays on the devices of this process, sharded as
     `SavedRun.config.mesh` says. Every array is compared with its checksum.
     """
-    with input_errors():
-        _require_name(weights)
-        require_bool("on_mesh", on_mesh)
+    _require_name(weights)
+    require_bool("on_mesh", on_mesh)
     run = open_run(run_dir, step, trust=trust)
     mesh = preflight.make_mesh(run.config) if on_mesh else None
     return saved_run.load_weights(run, weight_names.resolve(run, weights), mesh)
@@ -131,17 +126,16 @@ def evaluate(
     have their mean; `data` is another dataset of the same vocabulary, `split` "validation" or
     "train".
     """
-    with input_errors():
-        is_list = isinstance(weights, Iterable) and not isinstance(weights, str | Mapping)
-        require(is_list, "weights", weights, "a list of names, such as ['last', 'f25']")
-        names = list(weights)
-        for name in names:
-            _require_name(name)
-        if data is not None:
-            require_directory("data", data)
-        require_choice("split", split, SPLITS)
-        if tokens is not None:
-            require_count("tokens", tokens, least=1)
+    is_list = isinstance(weights, Iterable) and not isinstance(weights, str | Mapping)
+    require(is_list, "weights", weights, "a list of names, such as ['last', 'f25']")
+    names = list(weights)
+    for name in names:
+        _require_name(name)
+    if data is not None:
+        require_directory("data", data)
+    require_choice("split", split, SPLITS)
+    if tokens is not None:
+        require_count("tokens", tokens, least=1)
     run = open_run(run_dir, step, trust=trust)
     mixtures = {name: weight_names.resolve(run, name) for name in names or run.labels}
     path = None if data is None else storage_path(data)
@@ -169,11 +163,10 @@ def generate(
     Tokens are sampled as `models.sampling.SamplingSettings` describes; the same seed gives the same
     text.
     """
-    with input_errors():
-        _require_name(weights)
-        settings = sampling.SamplingSettings(temperature, top_k, top_p, seed)
-        require_count("tokens", tokens, least=1)
-        require(isinstance(prompt, str) and _is_utf8(prompt), "prompt", prompt, "text")
+    _require_name(weights)
+    settings = sampling.SamplingSettings(temperature, top_k, top_p, seed)
+    require_count("tokens", tokens, least=1)
+    require(isinstance(prompt, str) and _is_utf8(prompt), "prompt", prompt, "text")
     run = open_run(run_dir, step, trust=trust)
     mixture = weight_names.resolve(run, weights)
     _, words = evaluation.find_vocabulary(run)

@@ -37,13 +37,13 @@ import optax
 
 from anytime_jax.checks import (
     convert_numbers,
-    format_value,
     is_number,
     read_times,
     require,
     require_count,
     require_positive,
 )
+from anytime_jax.errors import format_value
 
 LIVE = "last"  # label of the live weights, where averages have labels
 _LONGEST_KERNEL = 10**8  # updates; an array has a number for each

@@ -9,34 +9,25 @@ import math
 import numbers
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from anytime_jax.errors import InputError
+
 if TYPE_CHECKING:
     import numpy as np
 
 LARGEST_COUNT = 2**31  # counts are int32 on device
 SMALLEST, LARGEST = 1.2e-38, 3.4e38  # normal float32 numbers
 _BELOW_ONE = 1 - 2**-25  # float32 rounds numbers from here to 1 up to 1
-_LONGEST = 120  # characters of a value in a message
 
 
 def require(ok: Any, name: str, value: Any, allowed: str) -> None:
-    """Raises a ValueError that names the setting, the value and what is allowed, unless `ok`."""
+    """Raises an InputError of a setting, its value and what is allowed, unless `ok`."""
     if not ok:
         reject(name, value, allowed)
 
 
 def reject(name: str, value: Any, allowed: str) -> NoReturn:
-    """Raises the ValueError of `require`."""
-    raise ValueError(f"{name} = {format_value(value)} is not allowed: it must be {allowed}")
-
-
-def format_value(value: Any) -> str:
-    """Formats a value for a message: its `repr`, on one line and cut to 120 characters."""
-    try:
-        text = " ".join(repr(value).split())
-    # __repr__ may raise anything, and an int may have more digits than Python converts.
-    except Exception:
-        return f"a value of type {type(value).__name__}"
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 20]} ... {text[-15:]}"
+    """Raises the InputError of `require`."""
+    raise InputError(f"it must be {allowed}", name, value)
 
 
 def _is(value: Any, types: Any, kind: type) -> bool:

@@ -1,19 +1,91 @@
-"""Exceptions that a command reports in one line; any other one has its traceback printed."""
+"""Exceptions that a command reports in a line; any other one has its traceback printed."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+_NOT_GIVEN = object()
+_LONGEST = 120  # characters of a value in a message
+
+
+def format_value(value: Any) -> str:
+    """Formats a value for a message: its `repr`, on one line and cut to 120 characters."""
+    try:
+        text = " ".join(repr(value).split())
+    # __repr__ may raise anything, and an int may have more digits than Python converts.
+    except Exception:
+        return f"a value of type {type(value).__name__}"
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 20]} ... {text[-15:]}"
 
 
 class InputError(ValueError):
-    """Bad input: a command prints the message and exits with status 2.
+    """Bad input: a command prints a line for each of its `errors`, and exits with status 2.
 
-    The message is one line: the value, what is allowed, what to do. It is raised before anything
-    expensive, and leaves everything on disk as it was.
+    It is raised before anything expensive, and leaves everything on disk as it was.
+
+    Attributes:
+      reason: what is wrong, or what is allowed; and what to do.
+      setting: the setting, option or argument that is wrong, by its dotted name; "" for none.
+      value: its value, if that is what is wrong.
     """
+
+    def __init__(self, reason: str, setting: str = "", value: Any = _NOT_GIVEN):
+        super().__init__(reason)
+        self.reason, self.setting = reason, setting
+        self._value = () if value is _NOT_GIVEN else (value,)
+
+    @property
+    def value(self) -> Any:
+        """The value; None if none is given."""
+        return self._value[0] if self._value else None
+
+    def __str__(self) -> str:
+        values = [self.setting, *map(format_value, self._value)]
+        return f"{' = '.join(values)}: {self.reason}" if self.setting else self.reason
+
+    @property
+    def errors(self) -> tuple["InputError", ...]:
+        """What is wrong, each on its own."""
+        return (self,)
+
+    def move_into(self, group: str) -> None:
+        """Makes the setting one of a group; the group itself, for an error without a setting."""
+        for error in self.errors:
+            error.setting = f"{group}.{error.setting}" if error.setting else group
+
+
+class _InputErrors(InputError):
+    """Several InputErrors."""
+
+    def __init__(self, errors: Sequence[InputError]):
+        super().__init__("several settings are wrong")
+        self.args = (errors,)  # of which another process makes a copy
+
+    @property
+    def errors(self) -> tuple[InputError, ...]:
+        """What is wrong, each on its own."""
+        return tuple(one for error in self.args[0] for one in error.errors)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.errors))
+
+
+def raise_all(errors: Sequence[InputError]) -> None:
+    """Raises an InputError of all errors; nothing, if there are none."""
+    if errors:
+        raise errors[0] if len(errors) == 1 else _InputErrors(errors)
 
 
 class InUseError(InputError):
-    """Another process has locked what is named."""
+    """Another process has locked what is named.
+
+    Attributes:
+      holder: the process that has it.
+    """
+
+    def __init__(self, name: str, holder: str):
+        super().__init__(f"{name} is in use by another process ({holder}): wait for it, or stop it")
+        self.args = self.name, self.holder = name, holder
 
 
 class RunError(RuntimeError):
@@ -35,12 +107,29 @@ class BucketError(RunError):
 
 
 @contextlib.contextmanager
-def input_errors() -> Iterator[None]:
-    """Turns a ValueError of the block, which checks values, into an InputError."""
+def within(group: str) -> Iterator[None]:
+    """Makes settings that InputErrors of the block name those of a group.
+
+    Any other ValueError of the block becomes an InputError that names the group itself.
+    """
+    try:
+        yield
+    except InputError as error:
+        error.move_into(group)
+        raise
+    except ValueError as error:
+        raise InputError(str(error), group) from error
+
+
+@contextlib.contextmanager
+def naming(setting: str) -> Iterator[None]:
+    """Names a setting in ValueErrors of the block that name none, which become InputErrors."""
     try:
         yield
     except ValueError as error:
-        raise InputError(str(error)) from error
+        if isinstance(error, InputError) and error.setting:
+            raise
+        raise InputError(str(error), setting) from error
 
 
 @contextlib.contextmanager

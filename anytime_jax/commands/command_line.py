@@ -15,9 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn, TypeVar
 
-from anytime_jax.checks import format_value
 from anytime_jax.commands import interrupts, standard_streams
-from anytime_jax.errors import BucketError, InputError, ProcessLostError, RunError
+from anytime_jax.errors import BucketError, InputError, ProcessLostError, RunError, format_value
 from anytime_jax.storage.failures import is_temporary, storage_errors
 from anytime_jax.storage.paths import storage_path
 
@@ -178,7 +177,7 @@ def refuse(arguments: argparse.Namespace, options: Iterable[str], where: str) ->
 
 
 def exit_status(work: Callable[[], int], debug: bool = False) -> int:
-    """Calls `work` and returns its exit status; an expected error is printed as one line.
+    """Calls `work` and returns its exit status; prints an expected error, a line for each problem.
 
     The status is 2 for an InputError, 75 for a ProcessLostError or BucketError, 130 for Ctrl-C,
     141, without a message, if the reader of the output has gone (as with `| head`), and 1 for any
@@ -200,8 +199,8 @@ def exit_status(work: Callable[[], int], debug: bool = False) -> int:
         if debug or not is_expected:
             lines = "".join(traceback.format_exception(error)).rstrip().split("\n")
             standard_streams.print_error("\n".join(map(_printable, lines)))
-        if is_expected:
-            standard_streams.print_error(f"error: {_one_line(str(error))}")
+        for one in getattr(error, "errors", [error]) if is_expected else ():
+            standard_streams.print_error(f"error: {_one_line(str(one))}")
         if isinstance(error, (ProcessLostError, BucketError)) or is_temporary(error):
             return os.EX_TEMPFAIL
         return 2 if isinstance(error, InputError) else 1

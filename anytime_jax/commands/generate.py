@@ -60,5 +60,6 @@ def _sampling(arguments: argparse.Namespace) -> SamplingSettings:
         return SamplingSettings(
             arguments.temperature, arguments.top_k, arguments.top_p, arguments.seed
         )
-    except ValueError as error:
-        raise InputError(f"--{str(error).replace('_', '-', 1)}") from error
+    except InputError as error:
+        option = f"--{error.setting.replace('_', '-')}"
+        raise InputError(error.reason, option, error.value) from error

@@ -33,7 +33,7 @@ from anytime_jax.corpus.sources import SOURCES, Source
 from anytime_jax.corpus.verification import verify_dataset
 from anytime_jax.corpus.worker_pool import Progress, ProgressCallback
 from anytime_jax.data.dataset_info import METADATA_NAME, DatasetInfo
-from anytime_jax.errors import BucketError, InputError, RunError, input_errors
+from anytime_jax.errors import BucketError, InputError, RunError
 from anytime_jax.formatting import count_noun
 from anytime_jax.storage.paths import is_address
 
@@ -242,8 +242,7 @@ def _source_name(argv: Sequence[str]) -> str:
 
 def _find(name: str) -> Any:
     """Returns the class of a source that is named on the command line, and so may be imported."""
-    with input_errors():
-        return SOURCES.find(name, EVERY_PACKAGE)
+    return SOURCES.find(name, EVERY_PACKAGE)
 
 
 def _source(arguments: argparse.Namespace) -> Source:
@@ -251,9 +250,8 @@ def _source(arguments: argparse.Namespace) -> Source:
     cls = _find(name)
     texts = {field: getattr(arguments, _FIELD + field, None) for field in fields.types_of(cls)}
     values = {field: text for field, text in texts.items() if text is not None}
-    with input_errors():
-        for field, text in values.items():
-            values[field] = fields.parse(fields.types_of(cls)[field], _flag(field), text)
+    for field, text in values.items():
+        values[field] = fields.parse(fields.types_of(cls)[field], _flag(field), text)
     for field, declared in fields.declarations(cls).items():
         if declared.default is dataclasses.MISSING and field not in values:
             raise InputError(f"--source={name} needs {_flag(field)}: {declared.meaning}")

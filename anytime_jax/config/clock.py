@@ -76,7 +76,7 @@ class Clock:
     def stages(self) -> tuple[Stage, ...]:
         """The parts of the run with constant batch size, in order; the last has no end.
 
-        Raises a ValueError if `growth` is malformed or out of order.
+        Raises an InputError if `growth` is malformed or out of order.
         """
         if not self.growth:
             return (Stage(0, 0, 1),)
@@ -144,7 +144,7 @@ class Clock:
         return self.step_of(self.chinchilla_time)
 
     def step_at(self, point: str, name: str = "the point") -> int:
-        """Returns the step of a point; raises a ValueError with `name` if it is malformed."""
+        """Returns the step of a point; raises an InputError with `name` if it is malformed."""
         match = _match(point)
         if match is None:
             reject(name, point, _ALLOWED)
@@ -165,7 +165,7 @@ class Clock:
     def time_at(self, point: str | int, name: str = "the point") -> int:
         """Returns the time of a point, on a whole update; a number is a time already.
 
-        Raises a ValueError with `name` if the point is malformed.
+        Raises an InputError with `name` if the point is malformed.
         """
         if not isinstance(point, str):
             require_count(name, point)
@@ -238,7 +238,7 @@ class Stop(NamedTuple):
 def read_stop(text: str, clock: Clock, horizon: int | None) -> Stop:
     """Parses the setting `stop`: a point, a point with "+" (then doublings), "horizon" or "never".
 
-    `horizon` is the step at which the schedule ends. Raises a ValueError for malformed text, for
+    `horizon` is the step at which the schedule ends. Raises an InputError for malformed text, for
     "horizon" without one, and for "+" under a schedule that has one.
     """
     if text == "never":

@@ -33,11 +33,11 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
-from anytime_jax.checks import format_value, is_number, plain_number, reject, require
+from anytime_jax.checks import is_number, plain_number, reject, require
 from anytime_jax.config.clock import is_point, is_start
 from anytime_jax.config.kinds import NOBODY, Kind, Kinds, Trust, explain_errors, is_time
 from anytime_jax.config.other_names import ABSENT, NAMES
-from anytime_jax.errors import input_errors
+from anytime_jax.errors import InputError, format_value, raise_all, within
 
 _PLAIN = {
     int: "a whole number",
@@ -111,6 +111,7 @@ class Declaration(NamedTuple):
             names = ["dictionary"]
         else:
             names = [x.__name__.replace("str", "text") for x in plain]
+        names += [BY_STAGES] if _may_have_stages(self.type) else []
         return " or ".join([*names, *(f'"{word}"' for word in words)])
 
     @property
@@ -164,13 +165,12 @@ def _allowed(hint: Any) -> str:
 def read(cls: type[T], values: Any, trust: Trust = NOBODY) -> T:
     """Returns a dataclass from nested dictionaries of its settings.
 
-    `trust` says which packages may be imported for a kind that is named `package.module:Class`. An
-    InputError states the setting, its value and the allowed values.
+    `trust` says which packages may be imported for a kind that is named `package.module:Class`.
+    Raises an InputError for each wrong setting.
     """
-    with input_errors():
-        require(isinstance(values, Mapping), "config", values, "a group of settings")
-        with errors_named("config"):
-            return cls(**_read_fields(cls, values, trust, cls))
+    require(isinstance(values, Mapping), "config", values, "a group of settings")
+    with within("config"):
+        return cls(**_read_fields(cls, values, trust, cls))
 
 
 def _read_fields(
@@ -178,19 +178,23 @@ def _read_fields(
 ) -> dict[str, Any]:
     """Returns the arguments of a dataclass, a group of `root`, each as its declared type."""
     fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
-    for name in values:
-        if name not in fields:
-            shown = name if re.fullmatch(_SHOWN, str(name)) else format_value(name)
-            hint = _hint(root, group, str(name), list(fields))
-            raise ValueError(f"{shown} is not a setting: {hint}")
+    errors = [
+        _unknown(str(name), root, group, str(name), list(fields))
+        for name in values
+        if name not in fields
+    ]
     arguments = {}
     for name, field in fields.items():
         kinds, is_group = field.metadata.get("kinds"), dataclasses.is_dataclass(types_of(cls)[name])
         if name in values or kinds or is_group:
             value = values.get(name, {})
-            arguments[name] = _read_value(types_of(cls)[name], kinds, name, value, trust, root)
+            try:
+                arguments[name] = _read_value(types_of(cls)[name], kinds, name, value, trust, root)
+            except InputError as error:
+                errors.append(error)
         elif field.default is field.default_factory is dataclasses.MISSING:
-            raise ValueError(_why_missing(cls, name, values, group, kind))
+            errors.append(InputError(_why_missing(cls, name, values, group, kind), name))
+    raise_all(errors)
     return arguments
 
 
@@ -199,7 +203,7 @@ def _why_missing(cls: Any, name: str, values: Mapping[str, Any], group: str, kin
     allowed, meaning = _allowed(types_of(cls)[name]), meanings(cls).get(name, "")
     allowed += f" ({meaning})" if meaning else ""
     if not kind:
-        return f"{name} is missing: it has no default; give {allowed}"
+        return f"it is missing, and has no default: give {allowed}"
     required = [
         x.name
         for x in dataclasses.fields(cls)
@@ -209,7 +213,7 @@ def _why_missing(cls: Any, name: str, values: Mapping[str, Any], group: str, kin
     for x in required:
         example = "4x" if is_time(types_of(cls)[x]) else "VALUE"
         options += [] if x in values else [f"--config.{group}.{x}={example}"]
-    return f"{name} is missing: kind = {kind!r} needs it, {allowed}; as in {' '.join(options)}"
+    return f"it is missing: kind = {kind!r} needs it, {allowed}; as in {' '.join(options)}"
 
 
 def _read_value(
@@ -218,18 +222,14 @@ def _read_value(
     if kinds is None and not dataclasses.is_dataclass(hint):
         return _convert(hint, name, value)
     require(isinstance(value, Mapping), name, value, "a group of settings")
-    with errors_named(name):
+    with within(name):
         if kinds is None:
             return cast(Any, hint)(**_read_fields(hint, value, trust, root, name))
         rest = dict(value)
         cls = kinds.find(rest.pop("kind", kinds.default), trust)
         _check_types(cls)
         kind = kinds.name_of(cls)
-        try:
-            arguments = _read_fields(cls, rest, trust, root, name, kind)
-        except ValueError as error:
-            told = f"kind = {kind!r}"
-            raise ValueError(f"{error}" if told in f"{error}" else f"{error} ({told})") from error
+        arguments = _read_fields(cls, rest, trust, root, name, kind)
         with explain_errors([cls.__module__]):
             defaults = {x.name: _default(x) for x in dataclasses.fields(cls) if x.init}
         read_kind = Kind(kind, cls, {**defaults, **arguments})
@@ -310,7 +310,7 @@ def is_by_stages(value: Any) -> bool:
 
 
 def require_points(name: str, value: Any) -> None:
-    """Raises a ValueError for pairs of which some begin with a point, and others do not."""
+    """Raises an InputError for pairs of which some begin with a point, and others do not."""
     if isinstance(value, tuple) and all(isinstance(x, tuple) and len(x) == 2 for x in value):
         points = [is_point(x) for x, _ in value]
         if any(points) and not all(points):
@@ -351,7 +351,7 @@ def _name_given_twice(text: str) -> str:
 def parse(hint: Any, name: str, text: str) -> Any:
     """Returns the value of a declared type that a text on the command line stands for.
 
-    Raises a ValueError that names the setting.
+    Raises an InputError that names the setting.
     """
     plain, words = _alternatives(hint)
     if "{" in text and (twice := _name_given_twice(text)):
@@ -385,12 +385,18 @@ def change(cls: Any, values: dict[str, Any], changes: Mapping[str, Any], trust: 
     """Changes settings in nested dictionaries by dotted names, in place.
 
     A value that is a `Text` is parsed as its setting's type. A new kind keeps the given settings
-    that it has too, and drops the others. Raises an InputError for a name that is no setting.
+    that it has too, and drops the others. Raises an InputError for each name that is no setting and
+    each text that is no value.
     """
     kinds_first = sorted(changes, key=lambda name: not name.endswith(".kind"))
-    for name in kinds_first:
-        with input_errors(), errors_named("config"):
-            _change_one(cls, values, name, changes[name], trust)
+    errors = []
+    with within("config"):
+        for name in kinds_first:
+            try:
+                _change_one(cls, values, name, changes[name], trust)
+            except InputError as error:
+                errors.append(error)
+        raise_all(errors)
 
 
 class Text(str):
@@ -405,16 +411,17 @@ def _change_one(cls: Any, values: dict[str, Any], name: str, value: Any, trust: 
         field, hint = _field(cls, group), types_of(cls).get(group)
         kinds = field.metadata.get("kinds") if field else None
         if not kinds and not dataclasses.is_dataclass(hint):
-            raise ValueError(_why_unknown(root, cls, name, depth))
+            rest = ".".join([*groups[depth:], last])
+            raise _unknown(name, root, ".".join(groups[:depth]), rest, list(types_of(cls)))
         values = values.setdefault(group, {})
         require(isinstance(values, dict), group, values, "a group of settings")
         if not kinds:
             cls = hint
         elif name != f"{group}.kind":
-            with errors_named(group):
+            with within(group):
                 cls = kinds.find(values.get("kind", kinds.default), trust)
     if kinds and last == "kind":
-        with errors_named(groups[0]):
+        with within(groups[0]):
             kept = types_of(kinds.find(str(value), trust))
         for other in [x for x in values if x not in kept]:
             del values[other]
@@ -423,13 +430,11 @@ def _change_one(cls: Any, values: dict[str, Any], name: str, value: Any, trust: 
     field = _field(cls, last)
     if field is None:
         of_kind = f" of {kinds.name_of(cls)}" if kinds else ""
-        raise ValueError(_why_unknown(root, cls, name, len(groups), of_kind))
+        raise _unknown(name, root, ".".join(groups), last, list(types_of(cls)), of_kind)
     hint = types_of(cls)[last]
     if field.metadata.get("kinds") or dataclasses.is_dataclass(hint):
         example = "kind" if field.metadata.get("kinds") else next(iter(types_of(hint)))
-        raise ValueError(
-            f"{name} is a group of settings: change one of them, such as {name}.{example}"
-        )
+        raise InputError(f"it is a group: change one of its settings, as {name}.{example}", name)
     values[last] = parse(hint, name, value) if isinstance(value, Text) else value
 
 
@@ -437,12 +442,13 @@ def _field(cls: Any, name: str) -> dataclasses.Field[Any] | None:
     return next((x for x in dataclasses.fields(cls) if x.name == name and x.init), None)
 
 
-def _why_unknown(root: Any, cls: Any, name: str, depth: int, of_kind: str = "") -> str:
-    """Says that a dotted name is no setting of `root`, from the part at a depth on."""
-    shown = name if re.fullmatch(_SHOWN, name) else format_value(name)
-    parts = name.split(".")
-    group, rest = ".".join(parts[:depth]), ".".join(parts[depth:])
-    return f"{shown} is not a setting{of_kind}: {_hint(root, group, rest, list(types_of(cls)))}"
+def _unknown(
+    setting: str, root: Any, group: str, name: str, allowed: Sequence[str], of_kind: str = ""
+) -> InputError:
+    """The error of a setting whose name in a group of `root` is none."""
+    shown = setting if re.fullmatch(_SHOWN, setting) else format_value(setting)
+    hint = _hint(root, group, name, allowed)
+    return InputError(f"there is no such setting{of_kind}: {hint}", shown)
 
 
 def _hint(root: Any, group: str, name: str, allowed: Sequence[str]) -> str:
@@ -572,17 +578,6 @@ def facts_of(settings: Any, cls: Any = None, prefix: str = "", **facts: Any) -> 
         else:
             found[name] = Facts(**own)
     return found
-
-
-@contextlib.contextmanager
-def errors_named(path: str) -> Iterator[None]:
-    """Prefixes the messages of ValueErrors with the name of a group or a setting."""
-    try:
-        yield
-    except ValueError as error:
-        form = r"[A-Za-z_0-9.]+( =|:| is (missing|not a setting|a group))"
-        names_setting = re.match(form, str(error))
-        raise ValueError(f"{path}{'.' if names_setting else ': '}{error}") from error
 
 
 def nearest(name: str, allowed: Sequence[str]) -> str:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from anytime_jax import plugins
-from anytime_jax.checks import format_value, reject, require
+from anytime_jax.checks import reject, require
 from anytime_jax.errors import InputError
 
 Trust = Collection[str] | Literal["everything"]
@@ -107,24 +107,29 @@ class Kinds:
         return f'{", ".join(self.classes)}, or a class as "package.module:Class"'
 
     def find(self, name: Any, trust: Trust) -> Any:
-        """Returns the dataclass with a name; raises a ValueError if there is none, or no trust."""
+        """Returns the dataclass with a name; raises an InputError if there is none, or no trust."""
         if isinstance(name, str) and name in self.classes:
             return self.classes[name]
         match = _CLASS.fullmatch(name) if isinstance(name, str) else None
         if match is None:
             if name is None:
-                raise ValueError(f"{self.setting} is missing: give one of {self._allowed}")
+                raise InputError(f"it is missing: give one of {self._allowed}", self.setting)
             near = difflib.get_close_matches(name, self.classes, 1) if isinstance(name, str) else ()
             hint = f"; did you mean {near[0]!r}?" if near else ""
             reject(self.setting, name, f"one of {self._allowed}{hint}")
         module, attribute = match.groups()
         if not is_trusted(module, trust):
             package = module.partition(".")[0]
-            raise ValueError(
-                f"{self.setting} = {name!r} is a class of the package {package}, whose code would "
-                f"be run: if you trust it, give --trust={package}, in Python trust=[{package!r}]"
+            raise InputError(
+                f"it is a class of the package {package}, whose code would be run: if you trust "
+                f"it, give --trust={package}, in Python trust=[{package!r}]",
+                self.setting,
+                name,
             )
-        cls = _import_class(module, attribute, f"{self.setting} = {format_value(name)}")
+        try:
+            cls = _import_class(module, attribute)
+        except ImportError as error:
+            raise InputError(str(error), self.setting, name) from error
         base = getattr(importlib.import_module(self.module), self.base) if self.base else object
         is_kind = (
             isinstance(cls, type)
@@ -202,7 +207,8 @@ def explain_errors(modules: Collection[str], but: Any = InputError) -> Iterator[
         raise InputError(f"{place}: {reason}: correct it (--debug shows more)") from error
 
 
-def _import_class(module: str, attribute: str, label: str) -> Any:
+def _import_class(module: str, attribute: str) -> Any:
+    """Returns a class; raises an ImportError that says what to do, whatever its module raises."""
     # The console script does not have the working directory on the path, where a user's file is.
     here = str(Path.cwd())
     added = here not in sys.path and "" not in sys.path
@@ -216,7 +222,7 @@ def _import_class(module: str, attribute: str, label: str) -> Any:
         else:
             advice = f"correct the name, or the code of {module}"
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise ValueError(f"{label} cannot be imported ({reason}): {advice}") from error
+        raise ImportError(f"it cannot be imported ({reason}): {advice}") from error
     finally:
         if added:
             sys.path.remove(here)

@@ -13,6 +13,7 @@ from anytime_jax.checks import (
     require_positive,
 )
 from anytime_jax.config.fields import BY_STAGES, setting, values_by_stage
+from anytime_jax.errors import InputError
 
 Dtype = Literal["bfloat16", "float32"]
 Attention = Literal["auto", "plain", "blocks", "xla", "cudnn", "splash"]
@@ -100,10 +101,8 @@ class ModelConfig:
             require_count(name, getattr(self, name), least=1)
         require_count("embedding_rows", self.embedding_rows, least=1)
         if self.vocab_size > self.embedding_rows:
-            raise ValueError(
-                f"vocab_size = {self.vocab_size} is more than embedding_rows = "
-                f"{self.embedding_rows}: set both"
-            )
+            reason = f"it is more than embedding_rows = {self.embedding_rows}: set both"
+            raise InputError(reason, "vocab_size", self.vocab_size)
         for value in values_by_stage(self.length):
             require_count("length", value, least=1)
         for value in values_by_stage(self.rope_theta):
@@ -121,17 +120,19 @@ class ModelConfig:
         ):
             require_choice(name, getattr(self, name), get_args(words))
         if self.layer_loop == "unroll" and self.layers > _MOST_UNROLLED:
-            raise ValueError(
-                f"layers = {self.layers} and layer_loop = 'unroll': a program of so many blocks "
-                f"takes hours to compile: give layer_loop = 'scan', or at most {_MOST_UNROLLED} "
-                "layers"
+            raise InputError(
+                "with layer_loop = 'unroll', a program of so many blocks takes hours to compile: "
+                f"give layer_loop = 'scan', or at most {_MOST_UNROLLED} layers",
+                "layers",
+                self.layers,
             )
         require_count("base_width", self.base_width)
         if (self.parametrization == "mup") != (self.base_width > 0):
-            raise ValueError(
-                f"base_width = {self.base_width} and parametrization = {self.parametrization!r}: "
-                'give "mup" with the width at which the learning rate was tuned, or "standard" '
-                "with 0"
+            raise InputError(
+                f"it does not fit parametrization = {self.parametrization!r}: give "
+                '"mup" with the width at which the learning rate was tuned, or "standard" with 0',
+                "base_width",
+                self.base_width,
             )
         require_count("kv_heads", self.kv_heads)
         require_count("head_size", self.head_size)
@@ -273,7 +274,7 @@ class Qwen(ModelConfig):
 
 
 def require_rope_scaling(name: str, value: Any) -> None:
-    """Raises a ValueError unless a value is a scaling of the rotation, or empty."""
+    """Raises an InputError unless a value is a scaling of the rotation, or empty."""
     ok = value == () or (
         isinstance(value, tuple)
         and len(value) == 4

@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from anytime_jax import plugins
-from anytime_jax.checks import format_value
 from anytime_jax.config.kinds import NOBODY, Trust
 from anytime_jax.contents import CONFIGURATIONS
-from anytime_jax.errors import InputError
+from anytime_jax.errors import InputError, format_value
 from anytime_jax.plugins import Folder
 
 _LOCAL = Path("configs")

@@ -47,7 +47,7 @@ def resolve_stages(
     """Returns the stages of a run, the first at step 0, and the dataset of every source by name.
 
     `data` is the mixture, whose order does not matter, or the path of the only source. From
-    `branch_step` on, a branch has `branch_data` in its place if given. Raises a ValueError for
+    `branch_step` on, a branch has `branch_data` in its place if given. Raises an InputError for
     stages that are malformed or of one update, or a name or a dataset that is two sources'.
     """
     paths: dict[str, str] = {}
@@ -134,7 +134,7 @@ def _read_mixture(value: Any, name: str, paths: dict[str, str]) -> tuple[tuple[s
 
 
 def check_sets(sets: Any, weights: Any) -> None:
-    """Raises a ValueError unless validation sets have names and paths, and weights numbers."""
+    """Raises an InputError unless validation sets have names and paths, and weights numbers."""
     for name, value, example in (
         ("sets", sets, '{"web": "data/web"}, the directory of a dataset by name'),
         ("weights", weights, '{"web": 0.5, "code": 0.5}, numbers of at least 0 that are not all 0'),

@@ -14,7 +14,6 @@ import numpy as np
 
 from anytime_jax import averaging, schedules
 from anytime_jax.checks import (
-    format_value,
     is_number,
     require,
     require_count,
@@ -29,7 +28,6 @@ from anytime_jax.config.fields import (
     Declaration,
     Facts,
     declarations,
-    errors_named,
     facts_of,
     flatten,
     nearest,
@@ -55,7 +53,7 @@ from anytime_jax.config.run_stages import (
     resolve_stages,
 )
 from anytime_jax.data.mixture import DataStage, Mixture
-from anytime_jax.errors import InputError, input_errors
+from anytime_jax.errors import InputError, format_value, within
 
 SCHEDULES = Kinds("anytime_jax.schedules", "formula", "Schedule", has_times=True)
 _LAST_CHECKED = 10**7  # updates of a schedule without an end
@@ -135,8 +133,8 @@ class BranchConfig:
                 require_directory(name, value)
         names = [name for name in ("at", "data", "change") if getattr(self, name)]
         if not self.from_run and names:
-            value = format_value(getattr(self, names[0]))
-            raise ValueError(f"{names[0]} = {value} needs from_run: the directory of the trunk")
+            value = getattr(self, names[0])
+            raise InputError("it needs from_run, the directory of the trunk", names[0], value)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -347,10 +345,8 @@ class Settings:
         else:
             require_count("microbatches", self.microbatches, least=1)
             if self.batch_size % self.microbatches:
-                raise ValueError(
-                    f"microbatches = {self.microbatches} does not divide batch_size = "
-                    f"{self.batch_size}"
-                )
+                reason = f"it does not divide batch_size = {self.batch_size}"
+                raise InputError(reason, "microbatches", self.microbatches)
         ok = 0 < self.chinchilla_tokens < 2**63
         require(ok, "chinchilla_tokens", self.chinchilla_tokens, "from 1 to below 2^63")
         require_positive("clip_norm", self.clip_norm)
@@ -545,7 +541,7 @@ def build_saved(source: Any, where: str, trust: Trust = NOBODY) -> Config:
 
 def resolve(settings: Settings) -> Config:
     """Returns settings with what follows from them; raises an InputError if they do not fit."""
-    with input_errors(), errors_named("config"):
+    with within("config"):
         return _resolve(settings)
 
 
@@ -556,7 +552,7 @@ def _resolve(settings: Settings) -> Config:
     sizes = settings.batch_size, model.length, settings.chinchilla_tokens
     first = Clock(*sizes, () if isinstance(growth, str) else growth)
     _ = first.stages  # which checks the growth
-    with errors_named("schedule"):
+    with within("schedule"):
         rate = _build_schedule(settings.schedule, first)
     # A branch has the clock of its trunk up to where it leaves it.
     clock = seesaw.grow(first, rate)[0] if is_seesaw else first
@@ -565,7 +561,7 @@ def _resolve(settings: Settings) -> Config:
     if decay.horizon:
         assert end is not None
         step = clock.branch_step(clock.step_of(end)) if branch_step is None else branch_step
-        with errors_named("decay"):
+        with within("decay"):
             allowed = "a point whose decay starts after the warmup"
             ok = clock.time(step) >= rate.warmup_end
             require(ok, "horizon", decay.horizon, allowed)
@@ -614,17 +610,19 @@ def _build_schedule(kind: Kind, clock: Clock) -> schedules.Schedule:
 
 
 def _check_rates(kind: Kind, rate: schedules.Schedule) -> None:
-    """Raises a ValueError if learning rates over a run are not numbers of at least 0."""
+    """Raises an InputError if learning rates over a run are not numbers of at least 0."""
     end = _LAST_CHECKED if rate.end is None else rate.end
     geometric = np.geomspace(1, max(end, 1), 64).astype(int)
     times = np.unique([0, rate.warmup_end, *geometric[geometric <= end], end])
-    with errors_named("schedule"):
+    with within("schedule"):
         with explain_errors([kind.cls.__module__]), np.errstate(all="ignore"):
             rates = rate.evaluate(times)
         if rates.shape != times.shape or not np.all(np.isfinite(rates) & (rates >= 0)):
-            raise ValueError(
-                f"kind = {kind.name!r}: its formula gives learning rates that are no numbers of "
-                "at least 0: return one for each of its times"
+            raise InputError(
+                "its formula gives learning rates that are no numbers of at least 0: return one "
+                "for each of its times",
+                "kind",
+                kind.name,
             )
 
 
@@ -635,9 +633,11 @@ def _branch_step(branch: BranchConfig, clock: Clock, end: int | None) -> int | N
     if branch.at:
         return clock.step_at(branch.at, "branch.at")
     if end is None:
-        raise ValueError(
-            f"branch.from_run = {format_value(branch.from_run)} needs branch.at, the point at "
-            'which it leaves the trunk, such as "800 steps", or decay.horizon, of which that is 90%'
+        raise InputError(
+            'it needs branch.at, the point at which the branch leaves it, such as "800 steps", or '
+            "decay.horizon, of which that is 90%",
+            "branch.from_run",
+            branch.from_run,
         )
     return clock.branch_step(clock.step_of(end))
 
@@ -645,7 +645,7 @@ def _branch_step(branch: BranchConfig, clock: Clock, end: int | None) -> int | N
 def _averaging_rules(labels: tuple) -> dict[str, averaging.Rule]:
     for label in labels:
         require(isinstance(label, str), "averages", label, 'labels such as "f25" or "ema0.999"')
-    with errors_named("averages"):
+    with within("averages"):
         return averaging.label_rules([averaging.parse_rule(label) for label in labels])
 
 
@@ -665,7 +665,7 @@ def _run_dir(config: Config) -> str:
 
 
 def _check(config: Config) -> None:
-    """Raises a ValueError if settings do not fit each other."""
+    """Raises an InputError if settings do not fit each other."""
     part = config.microbatch_size
     for run_stage in config.stages:
         length, tokens = run_stage.model.length, part * config.model.length
@@ -688,23 +688,27 @@ def _check(config: Config) -> None:
         setting = "eval.sets" if config.eval.sets else "data.mixture"
         require(name not in labels, setting, name, allowed)
     if config.model.parametrization == "mup" and not config.follows_width:
-        raise ValueError(
-            f"optimizer.kind = {OPTIMIZERS.name_of(type(config.optimizer))!r} has no rule for the "
-            'width, and model.parametrization = "mup" needs one: give a kind with '
-            'follows_width, such as "adamw", or "standard"'
+        raise InputError(
+            'it has no rule for the width, and model.parametrization = "mup" needs one: give a '
+            'kind with follows_width, such as "adamw", or "standard"',
+            "optimizer.kind",
+            OPTIMIZERS.name_of(type(config.optimizer)),
         )
     if config.model.parametrization == "mup" and config.initial_weights:
-        raise ValueError(
-            f"initial_weights = {format_value(config.initial_weights)} have logits at full scale, "
-            'and model.parametrization = "mup" divides them: give "standard"'
+        raise InputError(
+            'its logits are at full scale, and model.parametrization = "mup" divides them: give '
+            '"standard"',
+            "initial_weights",
+            config.initial_weights,
         )
     _check_branch(config)
     horizon, stop = config.horizon, config.stop_rule.step
     if horizon is not None and (stop is None or stop > horizon):
-        raise ValueError(
-            f"stop = {format_value(config.stop)} is past the end of the schedule at "
-            f"{config.clock.describe(horizon)}: stop there, with stop = 'horizon', or choose a "
-            "schedule without an end"
+        raise InputError(
+            f"it is past the end of the schedule at {config.clock.describe(horizon)}: stop there, "
+            "with stop = 'horizon', or choose a schedule without an end",
+            "stop",
+            config.stop,
         )
 
 
@@ -719,21 +723,25 @@ def _check_branch(config: Config) -> None:
     if start is None:
         return
     if config.initial_weights:
-        raise ValueError(
-            f"initial_weights = {format_value(config.initial_weights)} and branch.from_run = "
-            f"{format_value(config.branch.from_run)} exclude each other: a branch starts from "
-            "the weights of its trunk"
+        raise InputError(
+            f"it excludes branch.from_run = {format_value(config.branch.from_run)}: a branch "
+            "starts from the weights of its trunk",
+            "initial_weights",
+            config.initial_weights,
         )
     warmup = config.learning_rate.warmup_end
     if clock.time(start) < warmup:
-        raise ValueError(
-            f"branch: it would leave its trunk at {clock.describe(start)}, before the end of "
-            f"the warmup at {clock.describe(clock.step_of(warmup))}: choose a later point"
+        raise InputError(
+            f"it would leave its trunk at {clock.describe(start)}, before the end of the warmup at "
+            f"{clock.describe(clock.step_of(warmup))}: choose a later point",
+            "branch",
         )
     if config.stop_rule.step is not None and config.stop_rule.step <= start:
-        raise ValueError(
-            f"stop = {format_value(config.stop)} is not after the branch point at "
-            f"{clock.describe(start)}: stop later, or leave the trunk earlier"
+        raise InputError(
+            f"it is not after the branch point at {clock.describe(start)}: stop later, or leave "
+            "the trunk earlier",
+            "stop",
+            config.stop,
         )
 
 

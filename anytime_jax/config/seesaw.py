@@ -16,6 +16,7 @@ import numpy as np
 
 from anytime_jax import checks
 from anytime_jax.config.clock import Clock
+from anytime_jax.errors import InputError
 from anytime_jax.schedules import Schedule, Time
 
 MOST_CUTS = 12  # the batch is at most 4,096 times the first
@@ -58,8 +59,8 @@ def halvings(schedule: Schedule) -> list[int]:
     """Returns the first times after the warmup at which a rate is at most peak/2, peak/4, ...
 
     There are at most `MOST_CUTS`, up to the horizon of the schedule, or of one without up to 2^31.
-    Raises a ValueError for a rate that rises after the warmup or is above the peak, as far as it is
-    seen at some thousands of times.
+    Raises an InputError for a rate that rises after the warmup or is above the peak, as far as it
+    is seen at some thousands of times.
 
     Examples:
       >>> from anytime_jax import schedules
@@ -87,10 +88,12 @@ def _check_falls(schedule: Schedule, end: int) -> None:
     allowed = np.minimum.accumulate([schedule.peak, *rates[:-1]]) + _SLACK * schedule.peak
     if np.any(rises := rates > allowed):
         at = int(np.argmax(rises))
-        raise ValueError(
-            "batch_growth = 'seesaw' needs a rate that falls from its peak, and this "
-            f"{type(schedule).__name__} is {rates[at]:.6g} at {times[at]:,}, above "
-            f"{allowed[at]:.6g} before: choose another schedule.kind, or give the points and sizes"
+        raise InputError(
+            f"it needs a rate that falls from its peak, and this {type(schedule).__name__} is "
+            f"{rates[at]:.6g} at {times[at]:,}, above {allowed[at]:.6g} before: choose another "
+            "schedule.kind, or give the points and sizes",
+            "batch_growth",
+            "seesaw",
         )
 
 
@@ -100,7 +103,7 @@ def grow(clock: Clock, rate: Schedule) -> tuple[Clock, Schedule]:
     `clock` is one without growth. A cut falls on the first whole update at the time of its halving.
     The cuts end where less than an update is left: to the next cut, or to the horizon.
 
-    Raises a ValueError if there is no cut.
+    Raises an InputError if there is no cut.
     """
     grown, end = clock, rate.end
     for number, time in enumerate(halvings(rate), 1):
@@ -113,10 +116,12 @@ def grow(clock: Clock, rate: Schedule) -> tuple[Clock, Schedule]:
             break
         grown = further
     if not grown.growth:
-        raise ValueError(
-            "batch_growth = 'seesaw' needs a rate that falls to half of its peak, and this "
-            f"{type(rate).__name__} does not, or not a whole update before its end: choose another "
-            "schedule.kind, or give the points and sizes"
+        raise InputError(
+            f"it needs a rate that falls to half of its peak, and this {type(rate).__name__} does "
+            "not, or not a whole update before its end: choose another schedule.kind, or give the "
+            "points and sizes",
+            "batch_growth",
+            "seesaw",
         )
     cuts = tuple(stage.time for stage in grown.stages[1:])
     horizon = None if end is None else grown.time(grown.step_of(end))

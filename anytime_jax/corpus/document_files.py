@@ -17,9 +17,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from anytime_jax.checks import format_value
 from anytime_jax.data.dataset_info import METADATA_NAME, WORK_NAME
-from anytime_jax.errors import InputError
+from anytime_jax.errors import InputError, format_value
 from anytime_jax.storage import addresses
 from anytime_jax.storage.files import file_size, walk
 from anytime_jax.storage.json_files import parse_json

@@ -6,9 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from anytime_jax.checks import format_value
 from anytime_jax.corpus.document_files import open_file
-from anytime_jax.errors import InputError
+from anytime_jax.errors import InputError, format_value
 
 PARQUET_SUFFIX = ".parquet"
 _BATCH_ROWS = 256  # that are decoded at once

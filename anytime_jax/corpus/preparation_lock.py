@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from anytime_jax.data.dataset_info import METADATA_NAME, SPLITS, VOCABULARY_NAME, WORK_NAME
-from anytime_jax.errors import InputError
+from anytime_jax.errors import InputError, InUseError
 from anytime_jax.storage import locks
-from anytime_jax.storage.failures import in_use
 from anytime_jax.storage.files import list_files, remove_directory
 from anytime_jax.storage.json_files import read_json, write_json
 
@@ -66,7 +65,7 @@ def lock_preparation(
     others = "*" if share is None else "all"
     with locks.hold(work / f"{own}.lock", name, lambda text: print(text, file=sys.stderr)):
         if held := _held_locks(work, others, own):
-            raise in_use(str(output), locks.holder(held[0]))
+            raise InUseError(str(output), locks.holder(held[0]))
         remove_directory(directories.scratch, missing_ok=True)  # a killed process left these files
         for directory in (directories.results, directories.scratch):
             directory.mkdir(exist_ok=True)

@@ -17,7 +17,7 @@ import numpy as np
 from anytime_jax.checks import require_bool
 from anytime_jax.data.dataset_info import DatasetInfo
 from anytime_jax.data.token_arrays import TokenReader
-from anytime_jax.errors import InputError, RunError, input_errors
+from anytime_jax.errors import InputError, RunError
 
 Rows = slice | np.ndarray  # indexes some rows of a batch
 
@@ -69,9 +69,8 @@ class Windows:
         repeat: bool = False,
         shuffle: bool = True,
     ):
-        with input_errors():
-            require_bool("repeat", repeat)
-            require_bool("shuffle", shuffle)
+        require_bool("repeat", repeat)
+        require_bool("shuffle", shuffle)
         self._windows = count_windows(info, split, length)
         if not 0 <= seed < 2**32:
             raise InputError(f"seed {seed} is out of range; give one from 0 to 2**32 - 1")

@@ -13,9 +13,9 @@ import jax
 import numpy as np
 
 from anytime_jax.checkpoints.tree_names import flatten_by_name, is_stacked
-from anytime_jax.checks import format_value, require_count, require_positive
+from anytime_jax.checks import require_count, require_positive
 from anytime_jax.config.model import ModelConfig
-from anytime_jax.errors import InputError
+from anytime_jax.errors import InputError, format_value
 from anytime_jax.models.decoder import Params, param_shapes
 
 Settings = dict[str, Any]

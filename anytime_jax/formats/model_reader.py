@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from anytime_jax.checks import format_value, require_count
+from anytime_jax.checks import require_count
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.corpus.hf_tokenizer import TOKENIZER_FILE
 from anytime_jax.data.dataset_info import VOCABULARY_NAME
-from anytime_jax.errors import InputError, needs_extra
+from anytime_jax.errors import InputError, format_value, needs_extra
 from anytime_jax.formats import model_format as tables
 from anytime_jax.formats.model_format import ModelFormat, Settings
 from anytime_jax.formats.olmo import OLMO

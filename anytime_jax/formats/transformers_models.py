@@ -9,9 +9,9 @@ import functools
 import json
 from typing import Any
 
-from anytime_jax.checks import format_value, is_number
+from anytime_jax.checks import is_number
 from anytime_jax.config.model import ModelConfig, Qwen
-from anytime_jax.errors import InputError
+from anytime_jax.errors import InputError, format_value
 from anytime_jax.formats.model_format import (
     ModelFormat,
     Settings,

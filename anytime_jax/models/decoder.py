@@ -25,10 +25,9 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from anytime_jax.checks import format_value
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.distributed.sharding import UNCONSTRAINED, ShardingConstraint
-from anytime_jax.errors import InputError
+from anytime_jax.errors import InputError, format_value
 from anytime_jax.models import gradient_sums
 from anytime_jax.models.attention import (
     Documents,

@@ -7,7 +7,7 @@ import os
 import stat
 from pathlib import Path
 
-from anytime_jax.errors import BucketError, InputError, InUseError
+from anytime_jax.errors import BucketError, InputError
 from anytime_jax.storage.buckets import bucket_errors, is_remote
 
 # Statuses of a bucket that is missing or belongs to somebody else.
@@ -45,11 +45,6 @@ def read_failure(path: Path, error: Exception, name: str = "") -> InputError | B
             "auth application-default login)"
         )
     return BucketError(f"{name} cannot be reached ({problem}): try again later")
-
-
-def in_use(name: str, holder: str) -> InUseError:
-    """Returns the error to raise if another process, `holder`, has locked what `name` names."""
-    return InUseError(f"{name} is in use by another process ({holder}): wait for it, or stop it")
 
 
 def check_directory(path: Path, name: str) -> None:

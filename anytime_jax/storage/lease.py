@@ -16,9 +16,8 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from anytime_jax.errors import RunError
+from anytime_jax.errors import InUseError, RunError
 from anytime_jax.storage.conditional_writes import Version, read_version, replace
-from anytime_jax.storage.failures import in_use
 
 RENEWAL_SECONDS = 10.0
 EXPIRY_SECONDS = 45.0
@@ -138,7 +137,7 @@ def _take(path: Path, name: str, content: bytes, report: Callable[[str], None]) 
             report(f"waiting up to {EXPIRY_SECONDS:g} s for the lease {path} of {_name(now)}")
             seen, unchanged = now, 0.0
         elif now != seen:
-            raise in_use(name, _name(now))
+            raise InUseError(name, _name(now))
         time.sleep(_POLL_SECONDS)
 
 

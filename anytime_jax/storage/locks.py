@@ -16,10 +16,9 @@ from pathlib import Path
 
 import filelock
 
-from anytime_jax.errors import InputError
+from anytime_jax.errors import InputError, InUseError
 from anytime_jax.storage import lease
 from anytime_jax.storage.buckets import is_remote
-from anytime_jax.storage.failures import in_use
 
 _SECONDS = 0.3  # time limit of a wait: `is_held` holds a lock for an instant
 
@@ -57,7 +56,7 @@ def hold(
         lock.acquire()
         path.write_text(f"{lease.describe_process()}\n", encoding="utf-8")
     except filelock.Timeout as error:
-        raise in_use(name, holder(path)) from error
+        raise InUseError(name, holder(path)) from error
     except OSError as error:
         advice = "remove it"
         if error.errno == errno.EROFS:

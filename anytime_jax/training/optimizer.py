@@ -12,9 +12,8 @@ import jax.numpy as jnp
 import optax
 
 from anytime_jax import averaging
-from anytime_jax.checks import format_value
 from anytime_jax.config.schema import Config
-from anytime_jax.errors import InputError
+from anytime_jax.errors import InputError, format_value
 from anytime_jax.models import decoder
 from anytime_jax.optimizers import RunInfo
 from anytime_jax.training.bad_updates import skip_bad_updates

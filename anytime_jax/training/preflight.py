@@ -1,14 +1,13 @@
 """Checks of a run before its first update, each made once, at the place that `start` gives it."""
 
 import bisect
-import contextlib
 import itertools
 import json
 import math
 import re
 import threading
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,13 @@ from anytime_jax.averaging import LIVE, is_label
 from anytime_jax.checkpoints import checkpoint_listing, metric_records, run_directory
 from anytime_jax.checkpoints.retention import checkpoint_bytes
 from anytime_jax.checkpoints.train_state import TrainState
-from anytime_jax.checks import format_value
 from anytime_jax.config.fields import flatten
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset_info import DatasetInfo
 from anytime_jax.data.windows import count_windows
 from anytime_jax.distributed import jax_settings, processes, sharding
-from anytime_jax.errors import InputError
+from anytime_jax.errors import InputError, format_value, naming
 from anytime_jax.formatting import format_bytes
 from anytime_jax.models import attention
 from anytime_jax.storage.failures import check_directory
@@ -42,16 +40,6 @@ from anytime_jax.training.step import Program, trace_update
 _PACKED_CAPABILITY = 9.0  # of GPUs whose cuDNN attention takes packed documents
 _STORED_BYTES = (2, 4)  # of a number, as `array_checksums` sums them
 _SUM_TOLERANCE = 1e-3  # of coefficients in float32
-
-
-@contextlib.contextmanager
-def naming(setting: str) -> Iterator[None]:
-    """Turns a ValueError raised inside into an InputError that names a setting."""
-    try:
-        yield
-    except ValueError as error:
-        is_named = str(error).startswith("config.")
-        raise InputError(str(error) if is_named else f"{setting}: {error}") from error
 
 
 def check_thread() -> None:
@@ -102,8 +90,7 @@ def make_mesh(config: Config, devices: Sequence[Any] | None = None) -> Mesh:
     Raises an InputError if the configuration does not fit the devices.
     """
     devices = jax_settings.find_devices() if devices is None else devices
-    with naming("config.mesh"):
-        mesh = sharding.make_mesh(config.mesh, devices)
+    mesh = sharding.make_mesh(config.mesh, devices)
     check_layout(config, mesh)
     return mesh
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Generator, Mapping
 
 import jax
 
-from anytime_jax.checks import format_value
 from anytime_jax.config.schema import Config
 from anytime_jax.corpus.installed_python import BuiltinSource, difference_note
 from anytime_jax.corpus.preparation import prepare
@@ -15,10 +14,10 @@ from anytime_jax.data.dataset_info import METADATA_NAME, DatasetInfo, load_datas
 from anytime_jax.data.mixed_windows import MixedWindows
 from anytime_jax.data.prefetch import read_ahead
 from anytime_jax.distributed import processes, sharding
-from anytime_jax.errors import InputError, InUseError
+from anytime_jax.errors import InputError, InUseError, format_value, naming
 from anytime_jax.formatting import format_count, format_duration
 from anytime_jax.storage.paths import storage_path
-from anytime_jax.training.preflight import check_data, check_evaluated, naming
+from anytime_jax.training.preflight import check_data, check_evaluated
 from anytime_jax.training.run_failures import LastCheckpoint
 from anytime_jax.training.start_plan import Plan
 from anytime_jax.training.step import document_rules
@@ -181,7 +180,7 @@ def _prepare(config: Config, say: Callable[[str], None]) -> None:
                 break
             except InUseError as error:
                 if not is_waiting:
-                    say(str(error).replace("wait for it, or stop it", "waiting for it"))
+                    say(f"waiting for {error.name}, which another process has ({error.holder})")
                 is_waiting = True
                 time.sleep(_POLL_SECONDS)
     seconds = format_duration(time.monotonic() - start)

@@ -18,11 +18,10 @@ from anytime_jax.averaging import LIVE, GrowingWindow, label_order
 from anytime_jax.checkpoints import checkpoint_reader, run_directory
 from anytime_jax.checkpoints.checkpoint_listing import checkpoint_path, format_steps, saved_steps
 from anytime_jax.checkpoints.tree_names import is_stacked, unflatten_by_name
-from anytime_jax.checks import format_value
 from anytime_jax.config.kinds import NOBODY, Trust
 from anytime_jax.config.schema import Config, build_saved
 from anytime_jax.distributed import sharding
-from anytime_jax.errors import InputError, RunError
+from anytime_jax.errors import InputError, RunError, format_value
 from anytime_jax.formatting import format_count
 from anytime_jax.models import decoder
 from anytime_jax.models.decoder import Params

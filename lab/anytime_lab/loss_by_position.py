@@ -13,6 +13,7 @@ import sys
 
 import numpy as np
 
+from anytime_jax.commands import config_file
 from anytime_jax.commands.command_line import path, positive_int
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.distributed import jax_settings
@@ -37,13 +38,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=positive_int,
         help="validation tokens of each set (default: as in training)",
     )
+    config_file.add_trust(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the table; returns the exit status."""
     jax_settings.configure()
     say = functools.partial(print, file=sys.stderr)
-    found = [saved_run.open_run(x, arguments.step) for x in arguments.run]
+    found = [saved_run.open_run(x, arguments.step, arguments.trust) for x in arguments.run]
     weights = [weight_names.resolve(each, arguments.weights) for each in found]
     evaluators = [
         evaluation.open_evaluators(each, tokens=arguments.tokens, say=say).of_mean for each in found

@@ -83,3 +83,11 @@ def test_dictionary_whose_keys_have_dots_is_given_in_each_way(tmp_path, monkeypa
 def test_last_of_several_values_counts(file):
     settings = config_file.read(str(file), ["--config.seed=1", "--config.seed=2"])
     assert settings["seed"] == 2
+
+
+def test_each_wrong_setting_is_a_line(file, command):
+    status, out, err = command(train, f"--config={file}", "--config.seed=x", "--config.wrong=1")
+    assert (status, out) == (2, "")
+    assert [line.split(":")[0] for line in err.splitlines()] == ["error"] * 2
+    assert "config.seed = 'x'" in err
+    assert "config.wrong" in err

@@ -162,6 +162,6 @@ def test_description_of_a_run_with_a_class_that_is_not_trusted_has_all_settings(
     (run / "run.json").write_text(json.dumps(about))
     status, out, _ = command(runs, f"--run={run}", "--describe")
     assert status == 0
-    assert "all settings (config.optimizer.kind = 'package_of_mine:Descent' is a class" in out
+    assert "all settings (config.optimizer.kind = 'package_of_mine:Descent': it is a class" in out
     assert "  optimizer.b1 = 0.9\n" in out
     assert "  step 20: " in out

@@ -1,11 +1,13 @@
 """Settings as fields of dataclasses: reading, changes by name, texts of the command line."""
 
 import dataclasses
+import pickle
 from typing import Literal
 
 import numpy as np
 import pytest
 
+from anytime_jax.checks import require_count
 from anytime_jax.config import fields, schema
 from anytime_jax.config.fields import Text
 from anytime_jax.errors import InputError
@@ -33,8 +35,7 @@ class Group:
     decay: float | str = 0.0
 
     def __post_init__(self):
-        if self.count < 0:
-            raise ValueError(f"count = {self.count} is not allowed: it must be 0 or more")
+        require_count("count", self.count)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +75,7 @@ def test_numbers_of_numpy_are_read_as_pythons():
 def test_value_of_another_type_is_named(name, value):
     with pytest.raises(InputError) as caught:
         fields.read(Whole, {"one": {"count": 1, name: value}})
-    assert str(caught.value).startswith(f"config.one.{name} = ")
+    assert (caught.value.setting, caught.value.value) == (f"config.one.{name}", value)
 
 
 @pytest.mark.parametrize(
@@ -83,12 +84,24 @@ def test_value_of_another_type_is_named(name, value):
         ({"one": {}}, "config.one.count"),
         ({"one": {"count": 1, "wrds": "a"}}, "config.one.wrds"),
         ({"one": 3}, "config.one"),
-        ({"x" * 300: 1}, "config"),  # a name of any length is cut
+        ({"one": {"count": 1}, "x" * 300: 1}, "config"),  # a name of any length is cut
     ],
 )
 def test_unknown_and_missing_names_are_told(source, named):
     with pytest.raises(InputError, match=rf"^{named}\b.{{1,200}}$"):
         fields.read(Whole, source)
+
+
+def test_each_wrong_setting_is_an_error_of_its_own():
+    with pytest.raises(InputError) as caught:
+        fields.read(Whole, {"one": {"rate": "x", "flag": 1}, "two": {}})
+    names = [x.setting for x in caught.value.errors]
+    assert sorted(names) == ["config.one.count", "config.one.flag", "config.one.rate", "config.two"]
+    copy = pickle.loads(pickle.dumps(caught.value))  # as of another process
+    assert [str(x) for x in copy.errors] == str(caught.value).splitlines()
+    with pytest.raises(InputError) as caught:
+        fields.change(Whole, {}, {"one.rate": Text("x"), "one.count": Text("y")}, ())
+    assert [x.setting for x in caught.value.errors] == ["config.one.rate", "config.one.count"]
 
 
 @pytest.mark.parametrize(

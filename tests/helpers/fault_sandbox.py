@@ -112,8 +112,10 @@ class Sandbox:
         if status not in (0, 1, 2, 75, 130, 141) and status > 0:
             raise Violation(f"an unknown {text}")
         lines = [line for line in ended.errors.splitlines() if line.startswith("error: ")]
-        if len(lines) > 1 or (lines and not ended.errors.rstrip("\n").endswith(lines[0])):
-            raise Violation(f"not one line of error, at the end: {text}")
+        if lines != ended.errors.splitlines()[len(ended.errors.splitlines()) - len(lines) :]:
+            raise Violation(f"lines of error that are not at the end: {text}")
+        if len(lines) > 1 and status != 2:
+            raise Violation(f"several lines of error: {text}")
         if lines and status not in (1, 2, 75):
             raise Violation(f"an error without its status: {text}")
         return ended

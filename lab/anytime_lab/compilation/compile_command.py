@@ -26,7 +26,7 @@ from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config import schema
 from anytime_jax.distributed import jax_settings, xla_settings
 from anytime_jax.distributed.device_specs import DeviceSpec, device_spec
-from anytime_jax.errors import InputError, input_errors
+from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.tables import Table, numbers
 from anytime_jax.training import microbatches, preflight
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.search:
         return _search(arguments, config.to_dict(), topology, devices, device, console)
     mesh = preflight.make_mesh(config, devices)
-    with absent_devices(mesh) as compile, input_errors():
+    with absent_devices(mesh) as compile:
         say = Console(stderr=True).print
         config = microbatches.resolve(config, mesh, say, compile)
     config = _at_point(config, arguments.at)
@@ -104,8 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _at_point(config: schema.Config, point: str | None) -> schema.Config:
     """Returns the configuration of the stage in which a point lies, the first one for None."""
-    with input_errors():
-        return config.at(config.clock.step_at(point, "--at") if point else 0)
+    return config.at(config.clock.step_at(point, "--at") if point else 0)
 
 
 def _compile(

@@ -8,7 +8,7 @@ from pathlib import Path
 from anytime_jax.checks import require, require_directory
 from anytime_jax.config.clock import Clock
 from anytime_jax.config.kinds import NOBODY, Trust
-from anytime_jax.errors import InputError, input_errors
+from anytime_jax.errors import InputError
 from anytime_jax.schedules import Schedule
 from anytime_jax.storage.paths import storage_path
 from anytime_lab.forecast import loss_csv, run_forecast, run_loss_history, study_prior
@@ -110,11 +110,10 @@ def forecast_run(
     data, `decay` what `RunForecast.rows` assume of a decay that ends at each point, `trust` the
     packages that are imported for the kinds that the run and the study name.
     """
-    with input_errors():
-        require_directory("run_dir", run_dir)
-        require(to is None or isinstance(to, str), "to", to, 'a point, such as "8x"')
-        require(study is None or isinstance(study, str), "study", study, "the path of a study")
-        require(isinstance(decay, DecayPlan), "decay", decay, "a DecayPlan")
+    require_directory("run_dir", run_dir)
+    require(to is None or isinstance(to, str), "to", to, 'a point, such as "8x"')
+    require(study is None or isinstance(study, str), "study", study, "the path of a study")
+    require(isinstance(decay, DecayPlan), "decay", decay, "a DecayPlan")
     return forecast(open_run(storage_path(run_dir), study, trust=trust), to, decay)
 
 
@@ -155,8 +154,7 @@ def _read_point(subject: Subject, to: str) -> int:
     now, end = subject.history.step, subject.history.schedule.end
     if not subject.has_tokens and "token" in to.lower():
         raise InputError(f"--to={to}: the log does not say its tokens: give --tokens-per-step too")
-    with input_errors():
-        step = subject.clock.step_at(to, "--to")
+    step = subject.clock.step_at(to, "--to")
     if step <= now:
         raise InputError(
             f"--to={to} is step {step:,}, and {subject.name} is at step {now:,}: give a later point"

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from anytime_jax.averaging import LIVE
-from anytime_jax.checks import LARGEST_COUNT, format_value, read_times, require, require_count
-from anytime_jax.errors import InputError, input_errors
+from anytime_jax.checks import LARGEST_COUNT, read_times, require, require_count
+from anytime_jax.errors import InputError, format_value
 from anytime_jax.schedules import Schedule
 from anytime_lab.forecast.loss_history import LossHistory, RecordedRates
 
@@ -38,11 +38,10 @@ def read_csv(
     """
     names = {"step": _STEP, "lr": _RATE, "loss": _LOSS}
     columns = columns or {}
-    with input_errors():
-        require(isinstance(path, str | Path), "path", path, "the path of a file")
-        ok = isinstance(columns, Mapping) and columns.keys() <= names.keys()
-        ok = ok and all(isinstance(x, str) for x in columns.values())
-        require(ok, "columns", columns, "names by step, lr and loss")
+    require(isinstance(path, str | Path), "path", path, "the path of a file")
+    ok = isinstance(columns, Mapping) and columns.keys() <= names.keys()
+    ok = ok and all(isinstance(x, str) for x in columns.values())
+    require(ok, "columns", columns, "names by step, lr and loss")
     path = Path(path)
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -105,11 +104,10 @@ def from_columns(
     Raises an InputError if there are no losses, a loss or rate is not finite, or the rates differ
     from the schedule.
     """
-    with input_errors():
-        allowed = "one of anytime_jax.schedules, such as schedules.constant(3e-4)"
-        require(isinstance(schedule, Schedule | None), "schedule", schedule, allowed)
-        if warmup_steps is not None:
-            require_count("warmup_steps", warmup_steps)
+    allowed = "one of anytime_jax.schedules, such as schedules.constant(3e-4)"
+    require(isinstance(schedule, Schedule | None), "schedule", schedule, allowed)
+    if warmup_steps is not None:
+        require_count("warmup_steps", warmup_steps)
     try:
         values = np.fromiter(losses, float)
         recorded = None if rates is None else np.fromiter(rates, float)

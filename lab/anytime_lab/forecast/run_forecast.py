@@ -8,14 +8,8 @@ from typing import get_args
 import numpy as np
 
 from anytime_jax.averaging import LIVE, GrowingWindow, Rule
-from anytime_jax.checks import (
-    format_value,
-    is_number,
-    require,
-    require_choice,
-    require_fraction,
-)
-from anytime_jax.errors import InputError
+from anytime_jax.checks import is_number, require, require_choice, require_fraction
+from anytime_jax.errors import InputError, format_value
 from anytime_jax.schedules import Decay, DecayShape, Schedule, cosine
 from anytime_lab.forecast.functional_law_fit import NORMAL_QUANTILE, FunctionalFit, Prediction
 from anytime_lab.forecast.loss_history import LONGEST, MIN_LOSSES, LossHistory

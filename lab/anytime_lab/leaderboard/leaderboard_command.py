@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
-from anytime_jax.commands import command_line, config_file
+from anytime_jax.commands import command_line
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.errors import InputError
 from anytime_jax.storage.json_files import load_json
@@ -25,7 +25,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
     page_block.add_options(parser)
     add = parser.add_argument
-    config_file.add_trust(parser)
     add("--average", default="f25", help="read-out of horizon-free runs (default: f25)")
     add("--times", type=command_line.path, metavar="FILE", help="times of updates")
 

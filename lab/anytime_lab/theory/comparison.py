@@ -18,6 +18,7 @@ import numpy as np
 from anytime_jax import schedules
 from anytime_jax.averaging import LIVE, Uniform
 from anytime_jax.checks import require_count
+from anytime_jax.errors import InputError
 from anytime_jax.schedules import Schedule
 from anytime_lab.theory.convergence_rates import gamma_star
 from anytime_lab.theory.parallel_risks import Progress, RiskArguments, compute_risks
@@ -154,7 +155,7 @@ class Comparison:
         }
         envelope = ends[ENVELOPE].min(axis=1)
         if not (np.isfinite(envelope) & (envelope > 0)).all():
-            raise ValueError(
+            raise InputError(
                 f"the tuned cosine's excess risks are {envelope.tolist()}: gaps relative to them "
                 "mean nothing; choose more coordinates, more noise or fewer steps"
             )
@@ -194,7 +195,7 @@ def compare(
     require_count("steps", steps, least=1)
     require_count("doublings", doublings, least=1)
     if (shortest := steps >> min(doublings, 32)) < 100:
-        raise ValueError(
+        raise InputError(
             f"steps = {steps} with doublings = {doublings} starts at {shortest} updates: the "
             "shortest length must have 100 or more; choose more steps or fewer doublings"
         )

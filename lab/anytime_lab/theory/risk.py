@@ -38,6 +38,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from anytime_jax.checks import is_number, require, require_count
+from anytime_jax.errors import InputError
 from anytime_jax.schedules import Schedule
 from anytime_lab.theory import quadrature
 from anytime_lab.theory.problem import Problem
@@ -141,7 +142,7 @@ def _require_checkpoints(checkpoints: Sequence[int], schedules: Sequence[Schedul
     for schedule in schedules:
         end = schedule.end
         if end is not None and numbers[-1] > end:
-            raise ValueError(
+            raise InputError(
                 f"checkpoint {numbers[-1]} is past the horizon of a {type(schedule).__name__} "
                 f"schedule: choose checkpoints up to update {end}, or a later horizon or none"
             )

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from anytime_jax import plotting
 from anytime_jax.averaging import Uniform
 from anytime_jax.checks import is_number, require, require_choice, require_count, require_directory
+from anytime_jax.errors import InputError
 from anytime_jax.schedules import Power
 from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.tables import Table
@@ -139,7 +140,7 @@ def lowest(risks: np.ndarray, checkpoints: np.ndarray, at: int) -> int:
     """Returns the index of the run with the lowest of risks float64[S, T] at a checkpoint."""
     column = risks[:, list(checkpoints).index(at)]
     if not np.isfinite(column).any():
-        raise ValueError(f"every run of the sweep has diverged by update {at}: try smaller rates")
+        raise InputError(f"every run of the sweep has diverged by update {at}: try smaller rates")
     return int(np.argmin(np.where(np.isfinite(column), column, np.inf)))
 
 

@@ -16,7 +16,6 @@ from anytime_jax.commands import command_line, config_file
 from anytime_jax.commands.command_line import EXIT_STATUS, HelpFormatter, positive_int
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.distributed import jax_settings
-from anytime_jax.errors import input_errors
 from anytime_jax.storage.files import make_writable_directory
 from anytime_jax.tables import Table
 from anytime_lab.theory import parallel_risks, reports, synthetic_figures
@@ -100,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.work is not _figures:
         of_figures = [x for x in arguments.given if x.startswith("--config")]
         command_line.refuse(arguments, of_figures, "with a command")
-    with input_errors(), bar:
+    with bar:
         report = arguments.work(arguments, lambda done: bar.update(task, completed=done))
     for part in report:
         console.print(part)

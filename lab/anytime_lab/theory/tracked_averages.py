@@ -13,6 +13,7 @@ import numpy as np
 
 from anytime_jax.averaging import LIVE, Rule, label_rules
 from anytime_jax.checks import require_count
+from anytime_jax.errors import InputError
 from anytime_jax.weights.post_hoc_averages import LastFraction
 
 
@@ -75,7 +76,7 @@ def track(averages: Iterable[Average], checkpoints: Sequence[int]) -> TrackedAve
             ((label, rule),) = label_rules([average]).items()
             own, mean_at = [rule.evaluate], dict.fromkeys(checkpoints, 1)
         if label in labels:
-            raise ValueError(f"the average {label!r} is repeated: give every average once")
+            raise InputError(f"the average {label!r} is repeated: give every average once")
         labels.append(label)
         source.append([len(means) + mean_at[t] if t in mean_at else -1 for t in checkpoints])
         means += own
@@ -91,7 +92,7 @@ def _window_means(
     elif average.end in checkpoints:
         starts = {average.end: average.start - 1}
     else:
-        raise ValueError(
+        raise InputError(
             f"{average.label} ends at update {average.end}, which is none of the checkpoints (the "
             f"last is {checkpoints[-1]}): add that checkpoint, or choose a tail that ends at one"
         )

@@ -287,7 +287,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Writes the tables; returns the exit status."""
     page_block.check(arguments.page)
     warnings: list[str] = []
-    with study_files.open_study(arguments.study) as study:
+    with study_files.open_study(arguments.study, trust=arguments.trust) as study:
         results = Results(study, warn=warnings.append)
         peaks, fits = make_tables(results, warnings.append)
     finished = sum(run.state == "finished" for run in results.runs)

@@ -12,12 +12,11 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from anytime_jax.checks import format_value
 from anytime_jax.commands import command_line, config_file
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config.fields import flatten
 from anytime_jax.config.schema import Config
-from anytime_jax.errors import InputError
+from anytime_jax.errors import InputError, format_value
 from anytime_jax.models import decoder
 from anytime_jax.tables import Column, Table
 from anytime_jax.training import branching
