@@ -83,7 +83,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--verify", action="store_true", help="verify the dataset at --output")
     name = _source_name(getattr(parser, "argv", ()))
     group = parser.add_argument_group(f"options of --source={name}")
-    for field, declared in fields.declarations(_find(name)).items():
+    for field, declared in fields.declarations(SOURCES.find(name, EVERY_PACKAGE)).items():
         default = declared.default_text and f" (default: {declared.default_text})"
         text = f"{declared.meaning}{default}".replace("%", "%%")
         try:
@@ -240,14 +240,9 @@ def _source_name(argv: Sequence[str]) -> str:
     return parser.parse_known_args(argv)[0].source.strip() or str(SOURCES.default)
 
 
-def _find(name: str) -> Any:
-    """Returns the class of a source that is named on the command line, and so may be imported."""
-    return SOURCES.find(name, EVERY_PACKAGE)
-
-
 def _source(arguments: argparse.Namespace) -> Source:
     name = arguments.source or str(SOURCES.default)
-    cls = _find(name)
+    cls = SOURCES.find(name, EVERY_PACKAGE)
     texts = {field: getattr(arguments, _FIELD + field, None) for field in fields.types_of(cls)}
     values = {field: text for field, text in texts.items() if text is not None}
     for field, text in values.items():
