@@ -31,7 +31,7 @@ Arrays = tuple[jax.Array, ...]
 
 
 def main(argv: list[str]) -> int:
-    parser = harness.make_parser("attention", __doc__, steps=5, rounds=3)
+    parser = harness.make_parser("benchmarks.attention", __doc__, steps=5, rounds=3)
     add = parser.add_argument
     paths = ("plain", "blocks", "xla", "cudnn", "splash")
     add("--attention", nargs="+", choices=paths, default=["plain", "xla", "cudnn"])

@@ -29,7 +29,7 @@ from benchmarks import harness, record
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = harness.make_parser("checkpoint", __doc__, rounds=5)
+    parser = harness.make_parser("benchmarks.checkpoint", __doc__, rounds=5)
     parser.add_argument("--width", type=int, default=512, help="of the model (default 512)")
     parser.add_argument("--layers", type=int, default=8, help="of the model (default 8)")
     parser.add_argument("--scratch", type=Path, help="directory on the disk to save to")

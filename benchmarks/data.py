@@ -38,7 +38,7 @@ _ROUNDS = 3
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = harness.make_parser("data", __doc__)
+    parser = harness.make_parser("benchmarks.data", __doc__)
     add = parser.add_argument
     add("--documents", type=Path, help="a JSON document with a `text` on each line, repeated")
     add("--vocabulary", type=Path, help="a SentencePiece model or a tokenizer.json")

@@ -24,7 +24,7 @@ TARGET = 6.2  # times the seconds of one tree
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = harness.make_parser("evaluate", __doc__, rounds=9, data=True, model=True)
+    parser = harness.make_parser("benchmarks.evaluate", __doc__, rounds=9, data=True, model=True)
     add = parser.add_argument
     add("--windows", type=int, default=256, help="of the validation split (default 256)")
     add("--batch-size", type=int, default=64, help="windows in a batch (default 64)")

@@ -158,7 +158,7 @@ class Outcome:
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = harness.make_parser("gpu", __doc__)
+    parser = harness.make_parser("benchmarks.gpu", __doc__)
     add = parser.add_argument
     add("--parts", nargs="+", choices=list(PARTS), default=list(PARTS), help="default: all")
     add("--smoke", action="store_true", help="tiny sizes, on a CPU too")
@@ -179,7 +179,7 @@ def _measure(argv: Sequence[str], options: argparse.Namespace) -> int:
     for name, outcome in run_parts(select(options.parts), options.smoke, torch, deadline):
         rows += make_rows(name, outcome)
         outcomes[name] = dataclasses.asdict(outcome)
-        record.write(record.make("gpu", argv, rows, outcomes, machine), output)
+        record.write(record.make("benchmarks.gpu", argv, rows, outcomes, machine), output)
         status = outcome.failure or outcome.skipped or "done"
         print(f"{name}: {status}, after {format_duration(outcome.seconds)}", flush=True)
     record.show(machine["devices"], rows)

@@ -126,7 +126,7 @@ def milliseconds(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def make_parser(
-    name: str,
+    module: str,
     description: str | None,
     *,
     steps: int | None = None,
@@ -136,10 +136,10 @@ def make_parser(
 ) -> argparse.ArgumentParser:
     """Returns a parser with --output, and the options that the benchmark has.
 
-    `steps` and `rounds` are defaults.
+    `module` is the full name of the benchmark's module; `steps` and `rounds` are defaults.
     """
     parser = argparse.ArgumentParser(
-        f"python -m benchmarks.{name}",
+        f"python -m {module}",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -88,7 +88,7 @@ def _copy(count: int) -> Task:
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = harness.make_parser("roofline", __doc__, steps=5, rounds=7, model=True)
+    parser = harness.make_parser("benchmarks.peak_rates", __doc__, steps=5, rounds=7, model=True)
     return record.run(parser, argv, _measure)
 
 

@@ -54,12 +54,12 @@ def run(
 ) -> int:
     """Runs a benchmark, prints its table, writes its record and returns the exit status."""
     options = parser.parse_args(argv)
-    name = parser.prog.rpartition(".")[2]
+    module = parser.prog.rpartition(" ")[2]
 
     def work() -> int:
         result = measure(options)
         show(result.title, result.rows)
-        record = make(name, argv, result.rows, result.details)
+        record = make(module, argv, result.rows, result.details)
         if options.output:
             write(record, options.output)
         else:
@@ -72,17 +72,17 @@ def run(
 
 
 def make(
-    name: str,
+    module: str,
     argv: Sequence[str],
     rows: Sequence[Row],
     details: Mapping[str, Any],
     machine: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Returns a record; `machine` defaults to `describe_machine()`."""
+    """Returns a record of a benchmark's module; `machine` defaults to `describe_machine()`."""
     return {
-        "benchmark": name,
+        "benchmark": module.rpartition(".")[2],
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": drop_directories(shlex.join(["python", "-m", f"benchmarks.{name}", *argv])),
+        "command": drop_directories(shlex.join(["python", "-m", module, *argv])),
         "machine": machine or describe_machine(),
         "versions": {"python": platform.python_version(), **_versions()},
         "rows": [{column: _round(value) for column, value in row.items()} for row in rows],

@@ -30,7 +30,7 @@ _LAST = 3  # the last loss is the mean over so many updates
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = harness.make_parser("short_run", __doc__, data=True, model=True)
+    parser = harness.make_parser("benchmarks.short_run", __doc__, data=True, model=True)
     add = parser.add_argument
     add("--updates", type=int, default=60, help="an even number (default 60)")
     add("--batch", type=int, default=32, help="windows in an update (default 32)")

@@ -27,7 +27,7 @@ _PHASES = {"imports, data": "run ", "checks": "from ", "compiling, first update"
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = harness.make_parser("startup", __doc__, rounds=5, data=True)
+    parser = harness.make_parser("benchmarks.startup", __doc__, rounds=5, data=True)
     return record.run(parser, argv, _measure)
 
 

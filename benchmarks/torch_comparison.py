@@ -176,7 +176,9 @@ def compare_losses(
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = harness.make_parser("peers", __doc__, steps=8, rounds=9, model=True)
+    parser = harness.make_parser(
+        "benchmarks.torch_comparison", __doc__, steps=8, rounds=9, model=True
+    )
     add, default = parser.add_argument, "(default: the configuration's)"
     add("--torch-python", required=True, help="an interpreter with torch")
     add("--batch", type=int, help=f"sequences {default}")

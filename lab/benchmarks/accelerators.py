@@ -183,7 +183,7 @@ class Program:
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = harness.make_parser("accelerators", __doc__)
+    parser = harness.make_parser("lab.benchmarks.accelerators", __doc__)
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--python", default="python3.12", help="to make the environment with")
     return record.run(parser, argv, _measure)

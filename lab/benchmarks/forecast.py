@@ -50,7 +50,7 @@ _ERRORS = ("R2", "MAE", "RMSE", "mean_relative", "worst_relative")
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = harness.make_parser("forecast", __doc__, rounds=3)
+    parser = harness.make_parser("lab.benchmarks.forecast", __doc__, rounds=3)
     return record.run(parser, argv, _measure)
 
 

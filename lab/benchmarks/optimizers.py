@@ -26,7 +26,7 @@ from lab.benchmarks.train_step import make_update
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = harness.make_parser("optimizers", __doc__, steps=8, rounds=15)
+    parser = harness.make_parser("lab.benchmarks.optimizers", __doc__, steps=8, rounds=15)
     help_text = "study, by file, name, directory or archive (default leaderboard)"
     parser.add_argument("--study", default="leaderboard", metavar="PATH", help=help_text)
     return record.run(parser, argv, _measure)

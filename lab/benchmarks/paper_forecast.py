@@ -29,7 +29,7 @@ _BEGINS = (2, 4, 8)
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = harness.make_parser("paper_forecast", __doc__, rounds=1)
+    parser = harness.make_parser("lab.benchmarks.paper_forecast", __doc__, rounds=1)
     return record.run(parser, argv, _measure)
 
 

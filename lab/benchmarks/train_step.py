@@ -40,6 +40,7 @@ class Update:
       function: runs one update and returns its loss.
       state_bytes: bytes per device of the state and a batch, according to the compiler.
       temporary_bytes: further bytes that the update needs.
+      program: text of the compiled program.
       roofline_seconds: the least time on a known accelerator (`compilation.roofline`), else None.
     """
 
@@ -47,6 +48,7 @@ class Update:
     function: Callable[[], jax.Array]
     state_bytes: int
     temporary_bytes: int
+    program: str
     roofline_seconds: float | None = None
 
     @property
@@ -75,11 +77,11 @@ def make_update(config: Config, mesh: Mesh) -> Update:
         return metrics["loss"]
 
     memory, device, least = compiled.memory_analysis(), device_spec(mesh.devices.flat[0]), None
+    text = compiled.as_text()
     if device is not None and device.bandwidth:
-        program = hlo.parse(compiled.as_text())
-        least = analyze(program, device, dict(mesh.shape)).seconds
+        least = analyze(hlo.parse(text), device, dict(mesh.shape)).seconds
     sizes = memory.argument_size_in_bytes, memory.temp_size_in_bytes
-    return Update(config, function, *sizes, roofline_seconds=least)
+    return Update(config, function, *sizes, text, roofline_seconds=least)
 
 
 def make_updates(options: argparse.Namespace) -> dict[str, Update]:
@@ -117,7 +119,7 @@ def averages_cost(medians: Mapping[str, float]) -> dict[str, float]:
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = harness.make_parser("train_step", __doc__, steps=8, rounds=7)
+    parser = harness.make_parser("lab.benchmarks.train_step", __doc__, steps=8, rounds=7)
     add, default = parser.add_argument, "(default: the configuration's)"
     add("--model", nargs="+", default=["small"], help=harness.MODEL_HELP)
     add("--batch", nargs="+", type=int, help=f"sequences {default}")

@@ -23,7 +23,7 @@ def test_interleave_alternates_and_drops_first_round():
 
 def test_record_has_date_and_versions_but_no_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_a=/home/someone/dump --xla_b=2")
-    parser = harness.make_parser("x", "about")
+    parser = harness.make_parser("benchmarks.x", "about")
     parser.add_argument("--a")
     result = record.Result("title", [{"n": 1, "seconds": 2 / 3}])
     for _ in range(2):

@@ -1,0 +1,1 @@
+"""Scripts for a GPU that is there for minutes: one question each, under nine minutes."""
