@@ -43,7 +43,8 @@ class Task:
 def make_tasks(config: Config) -> dict[str, Task]:
     """Returns by name the matrix products of a model, a large product and a copy."""
     cfg, platform = config.model, jax.default_backend()
-    T = cfg.length * config.microbatch_size
+    number = config.microbatches if isinstance(config.microbatches, int) else 1
+    T = cfg.length * config.batch_size // number
     D, F, V = cfg.width, cfg.mlp_width, cfg.embedding_rows
     side = _LARGE.get(platform, _LARGE_ELSEWHERE)
     dtype = "float32" if platform == "cpu" else cfg.dtype

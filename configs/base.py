@@ -13,6 +13,6 @@ from anytime_jax.config import schema
 def get_config() -> ConfigDict:
     """Returns the base configuration, which is not a run yet."""
     # The types of settings are checked when all are known; a point may be a number or a text.
-    # A dictionary that is a value, such as {"0.5x": 2048}, stays one.
-    groups = {x: ConfigDict(type_safe=False, convert_dict=False) for x in schema.groups()}
-    return ConfigDict(groups, type_safe=False)
+    # A dictionary that is a value, such as {"0.5x": {"length": 2048}}, stays one.
+    options = {"type_safe": False, "convert_dict": False}
+    return ConfigDict({x: ConfigDict(**options) for x in schema.groups()}, **options)

@@ -17,8 +17,7 @@ from anytime_jax.checkpoints import run_directory
 from anytime_jax.checkpoints.array_checksums import checksums, format_checksum, sum_host_words
 from anytime_jax.checkpoints.checkpoint_listing import classify
 from anytime_jax.checkpoints.tree_names import is_stacked, unflatten_by_name
-from anytime_jax.config.fields import first_value, flatten
-from anytime_jax.config.run_stages import MODEL_FIELDS
+from anytime_jax.config.fields import flatten
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.storage.files import check_files, key_value_store
 from anytime_jax.storage.json_files import json_digest, load_json
@@ -67,8 +66,6 @@ def _check_run(path: Path, meta: Meta) -> None:
     with contextlib.suppress(InputError):  # commands that need the run file report its damage
         run = run_directory.read_identity(path.parent.parent) or {}
         saved = flatten({**meta.get("config", {}), "data.fingerprint": meta.get("fingerprint")})
-        by_stages = {f"model.{name}" for name in MODEL_FIELDS} & saved.keys()
-        saved |= {name: first_value(saved[name]) for name in by_stages}
         saved.pop("initial_weights", None)  # this is a path; the digest is in the origin
         saved |= meta.get("origin", {})
         saved = {name: value for name, value in saved.items() if value is not None}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from anytime_jax.errors import InputError
+from anytime_jax.errors import InputError, InUseError
 from anytime_jax.storage import locks
 from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.storage.failures import check_no_file, read_failure, storage_errors
@@ -106,18 +106,16 @@ def describe_differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 def initialize(run_dir: Path, identity: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-    """Creates a run directory and its `run.json`, with `about` and an id, unless there is one.
+    """Creates the `run.json` of a new run, with `about` and an id.
 
-    Raises an InputError as `check_identity` does, or if the directory cannot be written.
+    Raises an InputError if another process began a run there just now, or if the directory cannot
+    be written.
     """
-    check_identity(run_dir, identity)
-    if (run_dir / RUN_FILE).exists():
-        return
     content = json.dumps({"id": uuid.uuid4().hex, "identity": identity, **about}, indent=1)
     try:
         create_file(run_dir / RUN_FILE, content.encode("utf-8"), run_dir / _PARTIAL_FILE)
-    except FileExistsError:  # another process began a run there just now
-        check_identity(run_dir, identity)
+    except FileExistsError as error:
+        raise InUseError(f"config.run_dir = {str(run_dir)!r}", lock_holder(run_dir)) from error
     except OSError as error:
         raise InputError(
             f"config.run_dir = {str(run_dir)!r} cannot be written ({error.strerror or error}): "
@@ -144,16 +142,17 @@ def check_stages(run_dir: Path, stages: Sequence[Mapping[str, Any]], step: int) 
             )
 
 
-def record_settings(run_dir: Path, about: Mapping[str, Any], step: int) -> bool:
+def record_settings(
+    run_dir: Path, content: Mapping[str, Any], about: Mapping[str, Any], step: int
+) -> bool:
     """Writes the settings and paths of a run that resumes at `step` into `run.json`.
 
-    Returns whether stages to come have changed. The entry "stage_changes" keeps what the stages
-    were, "evaluation_changes" what is evaluated since, each with the step of the change.
+    `content` is what is there. Returns whether stages to come have changed. The entry
+    "stage_changes" keeps what the stages were, "evaluation_changes" what is evaluated since, each
+    with the step of the change.
     """
-    content = read_run_file(run_dir)
-    if content is None:
-        return False
-    new = {**content, **{name: about[name] for name in ("config", "data_paths", "set_paths")}}
+    names = ("config", "microbatches", "data_paths", "set_paths")
+    new = {**content, **{name: about[name] for name in names}}
     if is_changed := stages_before(content["stages"]) != stages_before(about["stages"]):
         changes = [*content.get("stage_changes", []), {"step": step, "was": content["stages"]}]
         new |= {"stages": about["stages"], "stage_changes": changes}

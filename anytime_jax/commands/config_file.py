@@ -116,7 +116,8 @@ def print_config(config: Config, arguments: argparse.Namespace) -> None:
         "from ml_collections import ConfigDict\n\n\n"
         "def get_config() -> ConfigDict:\n"
         '    """Returns the configuration."""\n'
-        f"    return ConfigDict(SETTINGS, type_safe=False)\n\n\nSETTINGS = {{\n{settings}}}"
+        "    return ConfigDict(SETTINGS, type_safe=False, convert_dict=False)\n\n\n"
+        f"SETTINGS = {{\n{settings}}}"
     )
 
 

@@ -101,7 +101,7 @@ def _score_tasks(
     from anytime_jax.weights import task_evaluation, text_scorer  # needs the extra `tasks`
 
     tasks = task_evaluation.load_tasks(
-        names, vocabulary, saved.config.model.length, arguments.shots, arguments.limit
+        names, vocabulary, saved.model.length, arguments.shots, arguments.limit
     )
     scorer = text_scorer.open_scorer(
         saved, arguments.batch_size, lambda text: console.print(f"note: {text}")

@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.verify:
         _check_python(arguments.verify_python)
     saved = saved_run.open_run(arguments.run, arguments.step, arguments.trust)
-    config = saved.config.model
+    config = saved.model
     model_format = model_reader.FORMATS[arguments.format or config.export_format or "olmo2"]
     model_format.check(config)
     file, vocabulary = evaluation.find_vocabulary(saved, arguments.vocabulary)

@@ -89,7 +89,7 @@ def _train(config: schema.Config, arguments: argparse.Namespace) -> int:
         arguments.processes,
         arguments.process,
         arguments.cluster,
-        lambda: describe_latest(config.run_dir),
+        lambda: describe_latest(config.directory),
     )
     jax_settings.find_devices()
     is_primary = processes.is_primary()
@@ -117,7 +117,7 @@ def _train(config: schema.Config, arguments: argparse.Namespace) -> int:
 
 def _report(config: schema.Config, console: Console, outcome: Outcome) -> None:
     """Prints the losses and files of a stopped run, and draws its curves."""
-    clock, run_dir = config.clock, storage_path(config.run_dir)
+    clock, run_dir = config.clock, storage_path(config.directory)
     rows = read_records(run_dir, console.print)
     evaluated = loss_table.evaluations(rows)
     begin = [x for x in evaluated[:1] if x[0].step == 0]  # of a model that is continued
@@ -182,9 +182,9 @@ def _draw_curves(config: schema.Config, rows: Sequence[Row]) -> Path | None:
         # Matplotlib takes half a second to import, which the first update need not wait.
         from anytime_jax.checkpoints import loss_figure
 
-        stages = [config.clock.tokens(x.step) for x in config.stages[1:]]
-        return loss_figure.draw(config.run_dir, config.name, rows, stages)
+        stages = [config.clock.tokens(x.step) for x in config.run_stages[1:]]
+        return loss_figure.draw(config.directory, config.name, rows, stages)
     except Exception as error:  # Matplotlib or the disk failed; the run itself has ended well
         reason = f"{type(error).__name__}: {error}"
-        print(f"the curves could not be drawn in {config.run_dir}: {reason}", flush=True)
+        print(f"the curves could not be drawn in {config.directory}: {reason}", flush=True)
         return None

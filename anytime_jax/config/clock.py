@@ -261,12 +261,6 @@ def is_point(value: Any) -> bool:
     return _match(value) is not None
 
 
-def is_start(point: str) -> bool:
-    """Whether a point is the start of a run, such as `"0x"`."""
-    match = _match(point)
-    return match is not None and not Fraction(match["number"].replace("_", ""))
-
-
 def _match(point: Any) -> re.Match[str] | None:
     is_short_text = isinstance(point, str) and len(point) <= _MAX_LENGTH
     return _POINT.fullmatch(point.strip()) if is_short_text else None

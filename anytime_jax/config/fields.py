@@ -34,7 +34,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 from anytime_jax.checks import is_number, plain_number, reject, require
-from anytime_jax.config.clock import is_point, is_start
 from anytime_jax.config.kinds import NOBODY, Kind, Kinds, Trust, explain_errors, is_time
 from anytime_jax.config.other_names import ABSENT, NAMES
 from anytime_jax.errors import InputError, format_value, raise_all, within
@@ -46,7 +45,6 @@ _PLAIN = {
     bool: "True or False",
     tuple: "a tuple, in parentheses, or a dictionary",
 }
-BY_STAGES = "by stages"  # of a field that may have a value from each point of a run on
 BY_NAME = "by name"  # of a tuple of pairs that is given as a dictionary
 _TIME = 'a time in updates, or a point in a run such as "12500 steps", "3.3B tokens" or "4x"'
 _SHOWN = "[A-Za-z_][A-Za-z_0-9.]{0,80}"  # names that a message shows as they are
@@ -111,7 +109,6 @@ class Declaration(NamedTuple):
             names = ["dictionary"]
         else:
             names = [x.__name__.replace("str", "text") for x in plain]
-        names += [BY_STAGES] if _may_have_stages(self.type) else []
         return " or ".join([*names, *(f'"{word}"' for word in words)])
 
     @property
@@ -156,8 +153,6 @@ def _allowed(hint: Any) -> str:
     texts = [_TIME] if is_time(hint) else [_PLAIN[x] for x in plain if x in _PLAIN]
     if _is_by_name(hint):
         texts = ['a dictionary, such as {"web": ...}']
-    if _may_have_stages(hint):
-        texts.append('one from each point on, such as {"0x": ..., "8x": ...}')
     choices = " or ".join(f'"{word}"' for word in words)
     return ", or ".join(filter(None, (*texts, choices)))
 
@@ -267,11 +262,6 @@ def _convert(hint: Any, name: str, value: Any) -> Any:
         return value
     if float in plain and int not in plain and type(value) is int and is_number(value):
         return float(value)
-    if _may_have_stages(hint):
-        stages = _tuples(value)
-        require_points(name, stages)
-        if is_by_stages(stages):
-            return tuple((point, _convert(_plain_hint(hint), name, x)) for point, x in stages)
     if tuple in plain and isinstance(value, list | tuple | Mapping):
         return _tuples(value)
     require(type(value) in plain and not is_time(hint), name, value, _allowed(hint))
@@ -287,47 +277,8 @@ def _tuples(value: Any) -> Any:
     return plain_number(value)
 
 
-def _may_have_stages(hint: Any) -> bool:
-    return BY_STAGES in getattr(hint, "__metadata__", ())
-
-
 def _is_by_name(hint: Any) -> bool:
     return BY_NAME in getattr(hint, "__metadata__", ())
-
-
-def _plain_hint(hint: Any) -> Any:
-    """The annotation of each value of a setting by stages."""
-    return typing.get_args(hint)[0]
-
-
-def is_by_stages(value: Any) -> bool:
-    """Whether the value of a setting is pairs of a point and the value from there on."""
-    return (
-        isinstance(value, tuple | list)
-        and len(value) > 0
-        and all(isinstance(x, tuple | list) and len(x) == 2 and is_point(x[0]) for x in value)
-    )
-
-
-def require_points(name: str, value: Any) -> None:
-    """Raises an InputError for pairs of which some begin with a point, and others do not."""
-    if isinstance(value, tuple) and all(isinstance(x, tuple) and len(x) == 2 for x in value):
-        points = [is_point(x) for x, _ in value]
-        if any(points) and not all(points):
-            allowed = 'a point such as "0x", "4x" or "3B tokens", as the other stages have'
-            reject(name, value[points.index(False)][0], allowed)
-
-
-def values_by_stage(value: Any) -> list[Any]:
-    """Returns the values that a setting has one after another; one, for a plain setting."""
-    return [x for _, x in value] if is_by_stages(value) else [value]
-
-
-def first_value(value: Any) -> Any:
-    """Returns the value that a setting has at the start of a run."""
-    if not is_by_stages(value):
-        return value
-    return next((x for point, x in value if is_start(point)), value[0][1])
 
 
 @contextlib.contextmanager
@@ -356,7 +307,7 @@ def parse(hint: Any, name: str, text: str) -> Any:
     plain, words = _alternatives(hint)
     if "{" in text and (twice := _name_given_twice(text)):
         reject(name, text, f"names given once, not {twice} twice")
-    if text not in words and (tuple in plain or _may_have_stages(hint)):
+    if text not in words and tuple in plain:
         with _reading_literal():
             if isinstance(value := ast.literal_eval(text), list | tuple | dict):
                 return _tuples(value)

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from anytime_jax.checks import (
     is_number,
@@ -12,7 +12,7 @@ from anytime_jax.checks import (
     require_not_negative,
     require_positive,
 )
-from anytime_jax.config.fields import BY_STAGES, setting, values_by_stage
+from anytime_jax.config.fields import setting
 from anytime_jax.errors import InputError
 
 Dtype = Literal["bfloat16", "float32"]
@@ -29,8 +29,8 @@ class ModelConfig:
     """Shape and arithmetic of a decoder; a kind is a subclass with its own options.
 
     A kind of your own sets the options below, or gives a block. The defaults of the fields are the
-    paper's 150M model. Length and rotation may change by stages of the run, {"0x": 1024, "8x":
-    4096}; `Config` then has a model for each stage, with plain values.
+    paper's 150M model. The setting `stages` may change length and rotation on the way; `Config`
+    then has a model for each stage.
 
     Attributes:
       layers: blocks, N.
@@ -81,12 +81,12 @@ class ModelConfig:
     head_size: int = 0
     width: int = 1024
     mlp_width: int = 4096
-    length: Annotated[int, BY_STAGES] = 1024
+    length: int = 1024
     vocab_size: int = 32_100
     embedding_rows: int = 32_128
     tied: bool = False
-    rope_theta: Annotated[float, BY_STAGES] = 10_000.0
-    rope_scaling: Annotated[tuple, BY_STAGES] = ()
+    rope_theta: float = 10_000.0
+    rope_scaling: tuple = ()
     parametrization: Parametrization = "standard"
     base_width: int = 0
     norm_epsilon: float = 1e-5
@@ -103,12 +103,9 @@ class ModelConfig:
         if self.vocab_size > self.embedding_rows:
             reason = f"it is more than embedding_rows = {self.embedding_rows}: set both"
             raise InputError(reason, "vocab_size", self.vocab_size)
-        for value in values_by_stage(self.length):
-            require_count("length", value, least=1)
-        for value in values_by_stage(self.rope_theta):
-            require_positive("rope_theta", value)
-        for value in values_by_stage(self.rope_scaling):
-            require_rope_scaling("rope_scaling", value)
+        require_count("length", self.length, least=1)
+        require_positive("rope_theta", self.rope_theta)
+        require_rope_scaling("rope_scaling", self.rope_scaling)
         require_positive("norm_epsilon", self.norm_epsilon)
         require_not_negative("z_loss", self.z_loss)
         for name, words in (

@@ -1,6 +1,7 @@
 """Stages of a run: parts with one mixture of data, one length of windows and one rotation.
 
-A setting by stages has a value from each point on: {"0x": 1024, "8x": 4096}.
+The setting `stages` says what changes where: `{"8x": {"length": 4096, "rope_theta": 5e5}, "16x":
+{"mixture": {...}}}`. Up to the first point, the run has the model and the data that it is given.
 """
 
 import dataclasses
@@ -8,17 +9,19 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from anytime_jax.checks import is_number, require, require_directory
-from anytime_jax.config.clock import Clock, is_point
-from anytime_jax.config.fields import first_value, is_by_stages, require_points
+from anytime_jax.checks import convert_numbers, is_number, require, require_directory
+from anytime_jax.config.clock import Clock
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.data.mixture import DENOMINATOR, whole_weights
+from anytime_jax.errors import within
 
-MODEL_FIELDS = ("length", "rope_theta", "rope_scaling")  # of a model, that may differ by stages
+MODEL_FIELDS = ("length", "rope_theta", "rope_scaling")  # of a model, that a stage may change
+_CHANGES = (*MODEL_FIELDS, "mixture")
 _NAME = "[A-Za-z0-9_][A-Za-z0-9_.-]{0,40}"
-_NAMES = "a name of letters, digits, '_', '.' and '-', that is no point"
-_MIXTURE = '{"web": ("data/web", 0.7), "code": ("data/code", 0.3)}, or such a mixture from each '
-_MIXTURE += 'point on: {"0x": {...}, "4x": {...}}'
+_NAMES = "a name of letters, digits, '_', '.' and '-'"
+_MIXTURE = '{"web": ("data/web", 0.7), "code": ("data/code", 0.3)}'
+_STAGES = '{"8x": {"length": 4096}, "16x": {"mixture": {...}}}, changes by the point at which they '
+_STAGES += f"begin, of {', '.join(_CHANGES)}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,68 +39,78 @@ class RunStage:
     weights: tuple[tuple[str, int], ...]
 
 
-def first_model(model: ModelConfig) -> ModelConfig:
-    """Returns a model with the first value of every setting by stages."""
-    return dataclasses.replace(model, **{x: first_value(getattr(model, x)) for x in MODEL_FIELDS})
-
-
 def resolve_stages(
-    model: ModelConfig, data: Any, branch_data: Any, branch_step: int | None, clock: Clock
+    model: ModelConfig,
+    data: Any,
+    changes: Any,
+    branch_data: Any,
+    branch_step: int | None,
+    clock: Clock,
 ) -> tuple[tuple[RunStage, ...], dict[str, str]]:
     """Returns the stages of a run, the first at step 0, and the dataset of every source by name.
 
-    `data` is the mixture, whose order does not matter, or the path of the only source. From
-    `branch_step` on, a branch has `branch_data` in its place if given. Raises an InputError for
-    stages that are malformed or of one update, or a name or a dataset that is two sources'.
+    `data` is the first mixture, or the path of the only source; `changes` is the setting `stages`.
+    From `branch_step` on, a branch has `branch_data` in place of its mixtures, if given. Raises an
+    InputError for changes that are malformed or begin at one update, and for a name or a dataset
+    that two sources have.
     """
-    paths: dict[str, str] = {}
-    mixtures = [
-        (step, _read_mixture(value, "data.mixture", paths))
-        for step, value in _with_steps(data, clock, "data.mixture")
-    ]
+    by_step = dict(_read_changes(changes, clock))
     if branch_data:
         assert branch_step is not None
-        own = _read_mixture(branch_data, "branch.data", paths)
-        mixtures = [x for x in mixtures if x[0] < branch_step] + [(branch_step, own)]
-    every: dict[str, list[tuple[int, Any]]] = {
-        name: list(_with_steps(getattr(model, name), clock, f"model.{name}"))
-        for name in MODEL_FIELDS
-    }
-    every["weights"] = mixtures
-    stages: list[RunStage] = []
-    for step in sorted({step for values in every.values() for step, _ in values}):
-        here = {name: [x for at, x in values if at <= step][-1] for name, values in every.items()}
-        weights = here.pop("weights")
-        stages.append(RunStage(step, dataclasses.replace(model, **here), weights))
+        for step, change in by_step.items():
+            if step >= branch_step:
+                change.pop("mixture", None)
+        by_step.setdefault(branch_step, {})["mixture"] = branch_data
+    paths: dict[str, str] = {}
+    stages = [RunStage(0, model, _read_mixture(data, "data.mixture", paths))]
+    for step, change in sorted(by_step.items()):
+        weights = stages[-1].weights
+        if mixture := change.pop("mixture", ()):
+            name = "branch.data" if step == branch_step and branch_data else "stages"
+            weights = _read_mixture(mixture, name, paths)
+        elif not change:  # its mixture is the one that a branch does not have
+            continue
+        with within("stages"):
+            later = dataclasses.replace(stages[-1].model, **change)
+            convert_numbers(later)
+        stages.append(RunStage(step, later, weights))
     return tuple(stages), paths
 
 
-def mixture_setting(stages: Sequence[RunStage], sources: Mapping[str, str]) -> tuple[Any, ...]:
-    """Returns the value of `data.mixture` that gives these stages their sources."""
-    setting: list[Any] = []
+def _read_changes(changes: Any, clock: Clock) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields the update from which each change of the setting `stages` holds, and the change."""
+    seen = {0}
+    for entry in changes:
+        require(isinstance(entry, tuple) and len(entry) == 2, "stages", changes, _STAGES)
+        point, change = entry
+        ok = isinstance(change, tuple) and change
+        ok = ok and all(isinstance(x, tuple) and len(x) == 2 and x[0] in _CHANGES for x in change)
+        require(ok, "stages", changes, _STAGES)
+        step = clock.step_at(point, "stages")
+        require(step not in seen, "stages", point, "points of different updates after 0x")
+        seen.add(step)
+        yield step, dict(change)
+
+
+def stage_settings(
+    stages: Sequence[RunStage], sources: Mapping[str, str]
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Returns the values of `data.mixture` and `stages` that give a run these stages."""
+    mixtures, changes = [], []
     for stage in stages:
         total = sum(weight for _, weight in stage.weights)
-        mixture = tuple((x, (sources[x], weight / total)) for x, weight in stage.weights)
-        if not setting or setting[-1][1] != mixture:
-            setting.append((f"{stage.step} steps", mixture))
-    return tuple(setting)
-
-
-def _with_steps(value: Any, clock: Clock, name: str) -> Iterator[tuple[int, Any]]:
-    """Yields the step from which a setting has each of its values, and the value."""
-    require_points(name, value)
-    if not is_by_stages(value):
-        yield 0, value
-        return
-    # A ConfigDict sorts its keys as text, "16x" before "2x": the points give the order.
-    steps = sorted((clock.step_at(point, name), i) for i, (point, _) in enumerate(value))
-    last = -1
-    for step, i in steps:
-        point, x = value[i]
-        allowed = "points of different updates, one of them 0x"
-        require(step > last and (last >= 0 or step == 0), name, point, allowed)
-        yield step, x
-        last = step
+        mixtures.append(tuple((x, (sources[x], weight / total)) for x, weight in stage.weights))
+    for number, stage in enumerate(stages[1:], 1):
+        before = stages[number - 1].model
+        change = {
+            name: value
+            for name in MODEL_FIELDS
+            if (value := getattr(stage.model, name)) != getattr(before, name)
+        }
+        if mixtures[number] != mixtures[number - 1]:
+            change["mixture"] = mixtures[number]
+        changes.append((f"{stage.step} steps", tuple(change.items())))
+    return mixtures[0], tuple(changes)
 
 
 def _read_mixture(value: Any, name: str, paths: dict[str, str]) -> tuple[tuple[str, int], ...]:
@@ -124,7 +137,7 @@ def _read_mixture(value: Any, name: str, paths: dict[str, str]) -> tuple[tuple[s
         ok = isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[1], tuple)
         require(ok and len(pair[1]) == 2, name, pair, _MIXTURE)
         source, (path, weight) = pair
-        ok = isinstance(source, str) and re.fullmatch(_NAME, source) and not is_point(source)
+        ok = isinstance(source, str) and re.fullmatch(_NAME, source)
         require(ok, name, source, _NAMES)
         ok = isinstance(path, str) and path
         require(ok, f"{name}: {source}", path, "a dataset's directory")
@@ -142,7 +155,7 @@ def check_sets(sets: Any, weights: Any) -> None:
         for pair in value:
             require(isinstance(pair, tuple) and len(pair) == 2, name, value, example)
             key, content = pair
-            ok = isinstance(key, str) and re.fullmatch(_NAME, key) and not is_point(key)
+            ok = isinstance(key, str) and re.fullmatch(_NAME, key)
             require(ok, name, key, _NAMES)
             if name == "sets":
                 require(isinstance(content, str), f"{name}: {key}", content, example)

@@ -45,13 +45,7 @@ from anytime_jax.config.kinds import (
     is_trusted,
 )
 from anytime_jax.config.model import Dtype, ModelConfig
-from anytime_jax.config.run_stages import (
-    MODEL_FIELDS,
-    RunStage,
-    check_sets,
-    first_model,
-    resolve_stages,
-)
+from anytime_jax.config.run_stages import RunStage, check_sets, resolve_stages
 from anytime_jax.data.mixture import DataStage, Mixture
 from anytime_jax.errors import InputError, format_value, within
 
@@ -69,7 +63,7 @@ class DataConfig:
       path: dataset written by `python -m anytime_jax prepare`, the only source of a run without a
         mixture.
       mixture: sources with their datasets and weights, {"web": ("data/web", 0.7), "code":
-        ("data/code", 0.3)}, or such mixtures by stages, {"0x": {...}, "4x": {...}}.
+        ("data/code", 0.3)}.
       text: path or address of the text that `prepare --config` makes it of.
       validation_text: the same, for validation; empty to set a part of the text aside.
       vocabulary: path or address of the vocabulary; empty for the one of `initial_weights`.
@@ -286,6 +280,8 @@ class Settings:
       batch_growth: points at which the batch grows, and its size from there: (("2x", 512),
         ("8x", 1024)); "seesaw" doubles it where the schedule would halve the rate, which falls by
         sqrt(2).
+      stages: what changes from a point on, of length, rope_theta, rope_scaling and mixture: {"8x":
+        {"length": 4096}, "16x": {"mixture": {...}}}.
       chinchilla_tokens: tokens of the budget 1x.
       stop: a point; "4x+" goes on to the next doubling when run again; "horizon" is the end of the
         schedule; or "never".
@@ -313,6 +309,7 @@ class Settings:
     microbatches: int | Literal["auto", "again"] = setting(8, identity=False)
     accumulation: Dtype = setting("float32", identity=False)
     batch_growth: tuple | Literal["seesaw"] = ()
+    stages: Annotated[tuple, BY_NAME] = setting((), identity=False)
     chinchilla_tokens: int = 3_276_800_000  # 20 for each parameter of the 150M model's blocks
     stop: str = setting("32x", identity=False)
     averages: tuple = setting(("f6.25", "f12.5", "f25", "f50", "f100"), identity=False)
@@ -357,12 +354,12 @@ class Config(Settings):
     """The settings of a run, and what follows from them; made by `build` or `resolve`.
 
     Attributes:
-      given: the settings as they were given: without the directory that follows from the name.
+      directory: the run directory: the setting `run_dir`, or else what follows from the name.
       clock: conversion between steps, time, tokens and Chinchilla multiples.
       learning_rate: the learning rate as a function of time.
       horizon: last step at which the schedule is defined; None if it does not end.
       averaging_rules: the averages by label.
-      stages: parts of the run with one mixture, one length of windows and one rotation.
+      run_stages: parts of the run with one mixture, one length of windows and one rotation.
       sources: dataset of every source by name.
       stop_rule: the step at which the run stops, and whether it doubles afterwards.
       branch_step: the step at which the run leaves its trunk; None for a run without one.
@@ -370,15 +367,14 @@ class Config(Settings):
       checkpoint_steps: updates between rolling checkpoints.
       keep_steps: updates between permanent checkpoints; None for the milestones only.
       log_steps: updates between rows of the records.
-      end_of_text: id of the token that ends a document, once the data are known.
     """
 
-    given: Settings
+    directory: str
     clock: Clock
     learning_rate: schedules.Schedule
     horizon: int | None
     averaging_rules: dict[str, averaging.Rule]
-    stages: tuple[RunStage, ...]
+    run_stages: tuple[RunStage, ...]
     sources: dict[str, str]
     stop_rule: Stop
     branch_step: int | None
@@ -386,7 +382,6 @@ class Config(Settings):
     checkpoint_steps: int
     keep_steps: int | None
     log_steps: int
-    end_of_text: int | None = None
 
     def rate_at(self, step: int) -> float:
         """Returns the learning rate of the update after `step` updates."""
@@ -394,18 +389,14 @@ class Config(Settings):
 
     def stage_at(self, step: int) -> RunStage:
         """Returns the stage of the update after `step` updates."""
-        return next(x for x in reversed(self.stages) if x.step <= step)
-
-    def at(self, step: int) -> "Config":
-        """Returns the configuration with the model of the update after `step` updates."""
-        return dataclasses.replace(self, model=self.stage_at(step).model)
+        return next(x for x in reversed(self.run_stages) if x.step <= step)
 
     def batches(self, step: int) -> Iterator[tuple[int, int | None]]:
         """Yields the windows in an update from a step on, each number with its updates.
 
         The last number of updates is None: it has no end.
         """
-        begins = sorted({x.step for x in (*self.clock.stages, *self.stages)})
+        begins = sorted({x.step for x in (*self.clock.stages, *self.run_stages)})
         for begin, end in zip(begins, [*begins[1:], None], strict=True):
             if end is None or end > step:
                 length = self.stage_at(begin).model.length
@@ -424,7 +415,10 @@ class Config(Settings):
     def mixture(self) -> Mixture:
         """The order in which the run reads its sources."""
         return Mixture(
-            [DataStage(self.samples(x.step), x.model.length, dict(x.weights)) for x in self.stages]
+            [
+                DataStage(self.samples(x.step), x.model.length, dict(x.weights))
+                for x in self.run_stages
+            ]
         )
 
     def windows_read(self, step: int) -> Iterator[tuple[RunStage, dict[str, int]]]:
@@ -433,9 +427,9 @@ class Config(Settings):
         The windows are those read up to the end of the stage, or to `step`, since the last change
         of the length.
         """
-        for number, stage in enumerate(self.stages):
+        for number, stage in enumerate(self.run_stages):
             if number == 0 or stage.step < step:
-                end = min([step, *(x.step for x in self.stages[number + 1 : number + 2])])
+                end = min([step, *(x.step for x in self.run_stages[number + 1 : number + 2])])
                 yield stage, self.mixture.counts(self.samples(end), number)
 
     @property
@@ -443,10 +437,9 @@ class Config(Settings):
         """The dataset of every validation set, by name."""
         return dict(self.eval.sets) or self.sources
 
-    @property
-    def eval_rows(self) -> int:
-        """Windows evaluated at once: longer ones are fewer, so that the tokens stay the same."""
-        return max(self.eval.batch_size * self.clock.length // self.model.length, 1)
+    def eval_rows(self, length: int) -> int:
+        """Windows of a length evaluated at once: of longer ones fewer, with the same tokens."""
+        return max(self.eval.batch_size * self.model.length // length, 1)
 
     @property
     def follows_width(self) -> bool:
@@ -456,43 +449,28 @@ class Config(Settings):
     @functools.cached_property
     def set_weights(self) -> dict[str, float]:
         """The weight of every validation set in the mean; the sum is 1."""
-        given = dict(self.eval.weights or self.stages[-1].weights)
+        given = dict(self.eval.weights or self.run_stages[-1].weights)
         weights = {name: float(given.get(name, 0)) for name in self.sets}
         if not any(weights.values()):  # none of the sets is in the mixture
             weights = dict.fromkeys(self.sets, 1.0)
         return {name: weight / sum(weights.values()) for name, weight in weights.items()}
 
-    def eval_windows(self, available: int) -> int:
-        """Returns the number of validation windows per evaluation, of those available."""
+    def eval_windows(self, available: int, length: int) -> int:
+        """Returns how many of the available validation windows of a length are evaluated."""
         tokens = self.eval.tokens
-        return available if isinstance(tokens, str) else min(tokens // self.model.length, available)
+        return available if isinstance(tokens, str) else min(tokens // length, available)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the settings as nested dictionaries; the inverse of `build`."""
-        return to_dict(self.given)
-
-    @property
-    def microbatch_size(self) -> int:
-        """Windows of a microbatch; of a batch until the number of microbatches is found."""
-        count = 1 if isinstance(self.microbatches, str) else self.microbatches
-        return self.batch_size // count
-
-    def replace(self, **settings: Any) -> "Config":
-        """Returns the configuration with other settings or groups of settings."""
-        return resolve(dataclasses.replace(self.given, **settings))
+        return to_dict(self, Settings)
 
     def facts(self) -> dict[str, Facts]:
         """Returns the facts of every setting by dotted name."""
         return facts_of(self, Settings)
 
     def select(self, condition: Callable[[Facts], bool]) -> dict[str, Any]:
-        """Returns the settings whose facts satisfy a condition, by dotted name.
-
-        Those by stages have the value of the first stage.
-        """
-        facts = self.facts()
-        first = {x: getattr(self.model, x) for x in MODEL_FIELDS}
-        flat = flatten(self.to_dict()) | flatten({"model": first})
+        """Returns the settings whose facts satisfy a condition, by dotted name."""
+        facts, flat = self.facts(), flatten(self.to_dict())
         return {name: value for name, value in flat.items() if condition(facts[name])}
 
     def identity(self, fingerprint: str) -> dict[str, Any]:
@@ -548,8 +526,7 @@ def resolve(settings: Settings) -> Config:
 def _resolve(settings: Settings) -> Config:
     growth, decay, branch = settings.batch_growth, settings.decay, settings.branch
     is_seesaw = isinstance(growth, str)
-    model = first_model(settings.model)
-    sizes = settings.batch_size, model.length, settings.chinchilla_tokens
+    sizes = settings.batch_size, settings.model.length, settings.chinchilla_tokens
     first = Clock(*sizes, () if isinstance(growth, str) else growth)
     _ = first.stages  # which checks the growth
     with within("schedule"):
@@ -575,18 +552,20 @@ def _resolve(settings: Settings) -> Config:
     horizon = None if rate.end is None else clock.step_of(rate.end)
     keep = settings.checkpoint.keep_every
     data = settings.data.mixture or settings.data.path
-    stages, sources = resolve_stages(settings.model, data, branch.data, branch_step, clock)
+    stages, sources = resolve_stages(
+        settings.model, data, settings.stages, branch.data, branch_step, clock
+    )
     values: dict[str, Any] = {
         x.name: getattr(settings, x.name) for x in dataclasses.fields(Settings)
     }
     config = Config(
-        **{**values, "model": model},
-        given=settings,
+        **values,
+        directory=settings.run_dir or _directory(settings),
         clock=clock,
         learning_rate=rate,
         horizon=horizon,
         averaging_rules=_averaging_rules(settings.averages),
-        stages=stages,
+        run_stages=stages,
         sources=sources,
         stop_rule=read_stop(settings.stop, clock, horizon),
         branch_step=branch_step,
@@ -596,7 +575,7 @@ def _resolve(settings: Settings) -> Config:
         log_steps=_count_steps(clock, settings.log.every, "log.every"),
     )
     _check(config)
-    return dataclasses.replace(config, run_dir=config.run_dir or _run_dir(config))
+    return config
 
 
 def _build_schedule(kind: Kind, clock: Clock) -> schedules.Schedule:
@@ -656,29 +635,32 @@ def _count_steps(clock: Clock, point: str, name: str) -> int:
     return steps
 
 
-def _run_dir(config: Config) -> str:
-    if not config.branch.from_run:
-        return f"runs/{config.name}"
-    point = (config.branch.at or config.decay.horizon or "branch").replace(" ", "_")
-    folder = config.branch.from_run.rstrip("/").rpartition("/")[0]
-    return "/".join(filter(None, (folder, f"{config.name}_{point}")))
+def _directory(settings: Settings) -> str:
+    """Returns the run directory that follows from the name."""
+    branch = settings.branch
+    if not branch.from_run:
+        return f"runs/{settings.name}"
+    point = (branch.at or settings.decay.horizon or "branch").replace(" ", "_")
+    folder = branch.from_run.rstrip("/").rpartition("/")[0]
+    return "/".join(filter(None, (folder, f"{settings.name}_{point}")))
 
 
 def _check(config: Config) -> None:
     """Raises an InputError if settings do not fit each other."""
-    part = config.microbatch_size
-    for run_stage in config.stages:
+    number = config.microbatches
+    part = config.batch_size if isinstance(number, str) else config.batch_size // number
+    for run_stage in config.run_stages:
         length, tokens = run_stage.model.length, part * config.model.length
         allowed = f"a length that divides the {tokens:,} tokens of a microbatch (batch_size / "
         allowed += f"microbatches = {part} windows of {config.model.length})"
-        require(tokens % length == 0, "model.length", length, allowed)
-    is_known = isinstance(config.microbatches, int)
-    for stage in config.clock.stages if is_known else ():
+        name = "stages" if run_stage.step else "model.length"
+        require(tokens % length == 0, name, length, allowed)
+    for stage in () if isinstance(number, str) else config.clock.stages:
         size = stage.span * config.batch_size
         allowed = f"a multiple of batch_size / microbatches = {part}"
         require(size % part == 0, "batch_growth", size, allowed)
     allowed = f"one sequence of model.length = {config.model.length}, or more"
-    require(config.eval_windows(1), "eval.tokens", config.eval.tokens, allowed)
+    require(config.eval_windows(1, config.model.length), "eval.tokens", config.eval.tokens, allowed)
     weighed, allowed = dict(config.eval.weights), f"one of the sets {', '.join(config.sets)}"
     for name in weighed:
         require(name in config.sets, "eval.weights", name, allowed)

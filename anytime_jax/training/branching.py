@@ -14,7 +14,7 @@ from typing import Any
 
 from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_directory
 from anytime_jax.config.kinds import NOBODY, Trust
-from anytime_jax.config.run_stages import mixture_setting
+from anytime_jax.config.run_stages import stage_settings
 from anytime_jax.config.schema import Config, build_saved
 from anytime_jax.data.dataset_info import DatasetInfo
 from anytime_jax.errors import InputError, RunError
@@ -78,9 +78,11 @@ def decay_settings(directory: str, point: str = "", trust: Trust = NOBODY) -> di
     trunk = _settings_at(path, _readable_meta(path), trunk, run_file, trust)
     settings = trunk.to_dict()
     if trunk.branch.data:  # the trunk is a branch itself
-        settings["data"]["mixture"] = mixture_setting(trunk.stages, trunk.sources)
+        mixture, settings["stages"] = stage_settings(trunk.run_stages, trunk.sources)
+        settings["data"]["mixture"] = mixture
     if len(trunk.sets) > 1:  # the mean stays the trunk's, whatever the branch reads
-        settings["eval"]["weights"] = trunk.set_weights
+        evaluated = run_directory.evaluation_at(run_file, step)["sets"]
+        settings["eval"]["weights"] = {name: weight for name, (_, weight) in evaluated.items()}
     for group, names, recorded, paths in (
         ("data", ("path", "mixture"), "data_paths", trunk.sources),
         ("eval", ("sets",), "set_paths", dict(trunk.eval.sets)),
@@ -89,6 +91,8 @@ def decay_settings(directory: str, point: str = "", trust: Trust = NOBODY) -> di
             found = {paths[x]: y for x, y in run_file.get(recorded, {}).items() if x in paths}
             for name in names:
                 settings[group][name] = _replace(settings[group][name], found)
+            if group == "data":
+                settings["stages"] = _replace(settings["stages"], found)
     return settings | {
         "name": f"{storage_path(directory).name}_decay",
         "run_dir": "",
@@ -166,10 +170,10 @@ def find_trunk(config: Config, resumes: bool) -> Trunk | None:
     step = config.branch_step
     if step is None:
         return None
-    from_run, run_dir = absolute_path(config.branch.from_run), absolute_path(config.run_dir)
+    from_run, run_dir = absolute_path(config.branch.from_run), absolute_path(config.directory)
     if from_run in (run_dir, *run_dir.parents):
         raise InputError(
-            f"config.run_dir = {config.run_dir!r} is in the trunk's own directory: a branch is a "
+            f"config.run_dir = {config.directory!r} is in the trunk's own directory: a branch is a "
             "new run, give it another"
         )
     path = checkpoint_listing.checkpoint_path(from_run, step)

@@ -17,7 +17,7 @@ from anytime_jax.data.dataset_info import DatasetInfo
 from anytime_jax.data.windows import Windows
 from anytime_jax.distributed import sharding
 from anytime_jax.models import decoder
-from anytime_jax.training.step import DocumentRules, Program, document_rules, make_program
+from anytime_jax.training.step import Program, make_program
 
 _ORDER = 0  # seed of the order of evaluations, the same for all runs
 _COUNTED = 512  # windows read at a time to count documents
@@ -57,17 +57,18 @@ class Evaluator:
 
     Attributes:
       windows: windows of the split, repeating.
-      length: number of tokens predicted in a window.
-      rules: how `program` treats documents.
     """
 
     program: Program
     windows: Windows
-    length: int
     count: int
     batch_size: int
     mesh: Mesh
-    rules: DocumentRules | None = None
+
+    @property
+    def length(self) -> int:
+        """Number of tokens predicted in a window."""
+        return self.program.model.length
 
     def losses(
         self, trees: Mapping[str, decoder.Params], interrupted: Callable[[], bool] = lambda: False
@@ -102,8 +103,8 @@ class Evaluator:
         for start in range(0, count, size):
             weights = (np.arange(start, start + size) < count).astype(np.float32)[rows]
             read = self.windows.batch(start, size, rows)
-            if self.rules:
-                self.rules.check(read, f"the evaluation of {self.windows.info.path}")
+            if self.program.rules:
+                self.program.rules.check(read, f"the evaluation of {self.windows.info.path}")
             batch = read, weights
             tokens_BxT, weights_B = (sharding.put_batch(self.mesh, x, size) for x in batch)
             yield tokens_BxT, weights_B
@@ -134,6 +135,7 @@ class SetEvaluator:
 
     Args:
       sets: the dataset of every set, by name.
+      weights: weight of every set in the mean, by name.
       programs: the functions of the run by the model of a stage; others are added.
     """
 
@@ -142,26 +144,28 @@ class SetEvaluator:
         config: Config,
         mesh: Mesh,
         sets: Mapping[str, DatasetInfo],
+        weights: Mapping[str, float],
         programs: Mapping[ModelConfig, Program],
     ):
-        self._config, self._mesh, self._sets = config, mesh, sets
+        self._config, self._mesh, self._sets, self._weights = config, mesh, sets, weights
         self._programs = dict(programs)
         self._evaluators: dict[tuple[str, ModelConfig], Evaluator] = {}
 
     def evaluators(self, step: int) -> dict[str, Evaluator]:
         """Returns the evaluators after `step` updates, by the name of the set."""
         return {
-            label: self._evaluator(config, name, self._sets[name])
-            for label, name, config in evaluated_sets(self._config, step)
+            label: self._evaluator(model, name)
+            for label, name, model in evaluated_sets(self._config, step)
         }
 
-    def _evaluator(self, config: Config, name: str, dataset: DatasetInfo) -> Evaluator:
-        model = config.model
+    def _evaluator(self, model: ModelConfig, name: str) -> Evaluator:
+        config, mesh = self._config, self._mesh
         if model not in self._programs:
-            self._programs[model] = make_program(config, self._mesh)
+            rules = self._programs[config.model].rules
+            self._programs[model] = make_program(config, mesh, rules, model=model)
         if (name, model) not in self._evaluators:
             self._evaluators[name, model] = make_evaluator(
-                config, self._mesh, dataset, self._programs[model]
+                config, mesh, self._sets[name], self._programs[model]
             )
         return self._evaluators[name, model]
 
@@ -181,9 +185,8 @@ class SetEvaluator:
             if losses is None:
                 return None
             by_set[name] = losses
-        weights = self._config.set_weights
         mean = {
-            label: math.fsum(weight * by_set[name][label] for name, weight in weights.items())
+            label: math.fsum(weight * by_set[name][label] for name, weight in self._weights.items())
             for label in trees
         }
         if len(by_set) == 1:
@@ -191,18 +194,18 @@ class SetEvaluator:
         return mean | {f"{name}/{x}": loss for name, y in by_set.items() for x, loss in y.items()}
 
 
-def evaluated_sets(config: Config, step: int) -> Iterator[tuple[str, str, Config]]:
-    """Yields what a run evaluates after `step` updates: a label, the set, and its configuration.
+def evaluated_sets(config: Config, step: int) -> Iterator[tuple[str, str, ModelConfig]]:
+    """Yields what a run evaluates after `step` updates: a label, the set, and the model.
 
     The model is the one of the last update, which the weights have had. A set at the first length
     has its name as label, and at another length NAME@LENGTH.
     """
     last = max(step - 1, 0)
-    model, first = config.stage_at(last).model, config.stages[0].model.length
-    for length in dict.fromkeys(x.model.length for x in config.stages if x.step <= last):
-        of_length = dataclasses.replace(config, model=dataclasses.replace(model, length=length))
+    model, first = config.stage_at(last).model, config.model.length
+    for length in dict.fromkeys(x.model.length for x in config.run_stages if x.step <= last):
         for name in config.sets:
-            yield name if length == first else f"{name}@{length}", name, of_length
+            label = name if length == first else f"{name}@{length}"
+            yield label, name, dataclasses.replace(model, length=length)
 
 
 def make_evaluator(
@@ -214,12 +217,13 @@ def make_evaluator(
     count: int | None = None,
     batch_size: int | None = None,
 ) -> Evaluator:
-    """Returns an evaluator on a split; count and batch size are by default those of training.
+    """Returns an evaluator on `count` windows of a split, of the length of the program's model.
 
-    Batches have at most `count` windows, and a multiple of the mesh's parts of a batch.
+    The default count and batch size are those of training. Batches have at most `count` windows,
+    and a multiple of the mesh's parts of a batch.
     """
-    length = config.model.length
-    count = count or config.eval_windows(dataset.splits[split].windows(length))
+    length = program.model.length
+    count = count or config.eval_windows(dataset.splits[split].windows(length), length)
     windows = Windows(dataset, split, length=length, seed=_ORDER, repeat=True)
-    size = sharding.round_up_rows(mesh, min(batch_size or config.eval_rows, count))
-    return Evaluator(program, windows, length, count, size, mesh, document_rules(config))
+    size = sharding.round_up_rows(mesh, min(batch_size or config.eval_rows(length), count))
+    return Evaluator(program, windows, count, size, mesh)

@@ -8,8 +8,10 @@ from jax.sharding import Mesh
 from rich.console import Console
 
 from anytime_jax.config.schema import Config
+from anytime_jax.training import preflight
+from anytime_jax.training.plan import make_plan
 from anytime_jax.training.profiler import StepRange
-from anytime_jax.training.start import AtStop, start
+from anytime_jax.training.run import open_run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,32 +51,29 @@ def train(
     Raises an InputError before anything is compiled if the data, the devices or the disk do not fit
     the configuration, and a RunError that names the last good checkpoint if the training fails.
     """
-    try:
-        with start(
-            config,
-            console,
-            interrupted=interrupted,
-            fall_back=fall_back,
-            mesh=mesh,
-            profile=profile,
-        ) as run:
-            state, step, began = run.state, run.step, time.monotonic()
-            if run.misses_evaluation:  # the last start ended before it
-                run.evaluate(step, state)
-            while step < run.stop and not run.interrupted():
-                with run.profiled(step):
-                    state, metrics = run.update(state, run.read_batch())
-                    step += 1
-                    run.record(step, metrics)
-                    # Before the evaluation: one that is cut short is made up for at the next start.
-                    if run.saves.due(step):
-                        run.save(step, state)
-                    if run.evaluations.due(step):
-                        run.evaluate(step, state)
-            run.finish(step, state)
-    except AtStop as stopped:
-        plan = stopped.plan
+    preflight.check_thread()
+    say = (console or Console(quiet=True)).print
+    plan = make_plan(config, mesh, fall_back=fall_back, profile=profile, say=say)
+    if plan.is_complete:
         return Outcome(plan.step, plan.reason, plan.has_data_to)
-    is_interrupted = step < run.stop or run.misses_evaluation
-    reason = "interrupted" if is_interrupted else run.plan.reason
-    return Outcome(step, reason, run.plan.has_data_to, time.monotonic() - began)
+    with open_run(
+        plan, console, interrupted=interrupted, fall_back=fall_back, profile=profile
+    ) as run:
+        plan, state, began = run.plan, run.state, time.monotonic()
+        step = plan.step
+        if run.misses_evaluation:  # the last start ended before it
+            run.evaluate(step, state)
+        while step < plan.stop and not run.interrupted():
+            with run.profiled(step):
+                state, metrics = run.update(step, state, run.read_batch())
+                step += 1
+                run.record(step, metrics)
+                # Before the evaluation: one that is cut short is made up for at the next start.
+                if run.saves.due(step):
+                    run.save(step, state)
+                if run.evaluations.due(step):
+                    run.evaluate(step, state)
+        run.finish(step, state)
+    is_interrupted = step < plan.stop or run.misses_evaluation
+    reason = "interrupted" if is_interrupted else plan.reason
+    return Outcome(step, reason, plan.has_data_to, time.monotonic() - began)

@@ -15,9 +15,9 @@ from anytime_jax.distributed import processes
 from anytime_jax.distributed.device_specs import device_spec
 from anytime_jax.models.flops import flops_per_token
 from anytime_jax.training.metric_writers import Meter, Reading, Tracker, open_mirrors
+from anytime_jax.training.plan import Plan
 from anytime_jax.training.progress import Display
 from anytime_jax.training.run_failures import LastCheckpoint
-from anytime_jax.training.start_plan import Plan
 from anytime_jax.training.step import Metrics
 
 
@@ -46,7 +46,7 @@ class Recorder:
                 "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
                 "devices": f"{plan.mesh.size} x {device.device_kind}",
             }
-            self._records = RecordWriter(config.run_dir, plan.step, header)
+            self._records = RecordWriter(config.directory, plan.step, header)
             self._trackers = [self._records, *mirrors]
             missing = describe_missing(self._records.rows_before(plan.step), meta)
             if missing and last.step:

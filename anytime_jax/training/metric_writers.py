@@ -165,7 +165,7 @@ class _TensorBoard:
 
         events: Any = event_pb2  # its names are made when it is imported
         self._scalar, self._event = summary.scalar, events.Event
-        self._files = GrowingDirectory(storage_path(config.run_dir) / TENSORBOARD)
+        self._files = GrowingDirectory(storage_path(config.directory) / TENSORBOARD)
         self._files.local.mkdir(parents=True, exist_ok=True)
         self._events = EventsWriter(str(self._files.local / "events"))
         start = events.SessionLog(status=events.SessionLog.START)
@@ -202,7 +202,7 @@ class _Wandb:
     def __init__(self, config: Config):
         import wandb  # pyright: ignore[reportMissingImports]
 
-        run_dir = storage_path(config.run_dir)
+        run_dir = storage_path(config.directory)
         self._files = GrowingDirectory(run_dir)
         self._run = wandb.init(
             project=config.log.wandb_project,

@@ -1,13 +1,12 @@
-"""Checks of a run before its first update, each made once, at the place that `start` gives it."""
+"""Checks of a run that need neither its data nor a compilation, each made once by a start."""
 
-import bisect
 import itertools
 import json
 import math
 import re
 import threading
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,10 @@ from anytime_jax import __version__, optimizers
 from anytime_jax.averaging import LIVE, is_label
 from anytime_jax.checkpoints import checkpoint_listing, metric_records, run_directory
 from anytime_jax.checkpoints.retention import checkpoint_bytes
-from anytime_jax.checkpoints.train_state import TrainState
+from anytime_jax.checks import require
 from anytime_jax.config.fields import flatten
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.config.schema import Config
-from anytime_jax.data.dataset_info import DatasetInfo
-from anytime_jax.data.windows import count_windows
 from anytime_jax.distributed import jax_settings, processes, sharding
 from anytime_jax.errors import InputError, format_value, naming
 from anytime_jax.formatting import format_bytes
@@ -34,7 +31,7 @@ from anytime_jax.storage.files import directory_id, free_bytes
 from anytime_jax.storage.paths import absolute_path, storage_path
 from anytime_jax.training import due_steps
 from anytime_jax.training.metric_writers import TENSORBOARD
-from anytime_jax.training.state_memory import describe, measure_state, state_bytes
+from anytime_jax.training.state_memory import measure_state, state_bytes
 from anytime_jax.training.step import Program, trace_update
 
 _PACKED_CAPABILITY = 9.0  # of GPUs whose cuDNN attention takes packed documents
@@ -59,15 +56,15 @@ def check_thread() -> None:
 def check_paths(config: Config) -> None:
     """Raises an InputError if a directory of the run or the data cannot be one."""
     with naming("config.run_dir"):
-        run_dir = absolute_path(config.run_dir)
-    run_directory.check_name(run_dir, f"config.run_dir = {format_value(config.run_dir)}")
-    for name, path in (("run_dir", config.run_dir), ("data.path", config.data.path)):
+        run_dir = absolute_path(config.directory)
+    run_directory.check_name(run_dir, f"config.run_dir = {format_value(config.directory)}")
+    for name, path in (("run_dir", config.directory), ("data.path", config.data.path)):
         with naming(f"config.{name}"):
             stored = storage_path(path)
         check_directory(stored, f"config.{name} = {format_value(path)}")
     mirrors = [TENSORBOARD] if config.log.tensorboard else []
     parts = [checkpoint_listing.DIRECTORY, metric_records.DIRECTORY, *mirrors]
-    run_directory.check_files(storage_path(config.run_dir), parts)
+    run_directory.check_files(storage_path(config.directory), parts)
 
 
 def check_agreement(config: Config, fall_back: bool) -> None:
@@ -91,40 +88,41 @@ def make_mesh(config: Config, devices: Sequence[Any] | None = None) -> Mesh:
     """
     devices = jax_settings.find_devices() if devices is None else devices
     mesh = sharding.make_mesh(config.mesh, devices)
-    check_layout(config, mesh)
+    tensor = mesh.shape["tensor"]
+    for name, heads in (("heads", config.model.heads), ("kv_heads", config.model.key_heads)):
+        if heads % tensor:
+            raise InputError(
+                f"it is not divisible by config.mesh.tensor = {tensor}: choose a mesh that keeps "
+                "heads whole",
+                f"config.model.{name}",
+                heads,
+            )
+    for model in dict.fromkeys(stage.model for stage in config.run_stages):
+        _check_attention(config, model, mesh)
+    if isinstance(config.microbatches, int):
+        check_batch(config, mesh, config.microbatches)
     return mesh
 
 
-def check_layout(config: Config, mesh: Mesh) -> None:
-    """Raises an InputError if batches, heads or the kind of attention do not fit a mesh."""
-    shards, tensor = sharding.batch_shards(mesh), mesh.shape["tensor"]
-    part = config.microbatch_size
-    sizes = {"batch_size / microbatches": part, "eval.batch_size": config.eval.batch_size}
-    for name, size in sizes.items():
-        if size % shards:
-            raise InputError(
-                f"config.{name} = {size} is not divisible by the {shards} parts into which a "
-                f"mesh of {mesh.size} devices splits a batch (mesh.data x mesh.fsdp): choose a "
-                f"multiple of {shards}, or a mesh with fewer parts"
-            )
-    model = config.model
-    for name, heads in (("heads", model.heads), ("kv_heads", model.key_heads)):
-        if heads % tensor:
-            raise InputError(
-                f"config.model.{name} = {heads} is not divisible by config.mesh.tensor = {tensor}: "
-                "choose a mesh that keeps heads whole"
-            )
-    for stage in config.stages:
-        windows = part * config.clock.length // stage.model.length
+def check_batch(config: Config, mesh: Mesh, microbatches: int) -> None:
+    """Raises an InputError if the devices cannot share a microbatch or an evaluation's batch."""
+    shards, part = sharding.batch_shards(mesh), config.batch_size // microbatches
+    allowed = f"a multiple of the {shards} parts into which a mesh of {mesh.size} devices splits a "
+    allowed += "batch (mesh.data x mesh.fsdp), or choose a mesh with fewer parts"
+    require(part % shards == 0, "config.batch_size / microbatches", part, allowed)
+    size = config.eval.batch_size
+    require(size % shards == 0, "config.eval.batch_size", size, allowed)
+    for stage in config.run_stages[1:]:
+        length = stage.model.length
+        windows = part * config.model.length // length
         if windows % shards:
-            point = config.clock.describe(stage.step)
             raise InputError(
-                f"config.model.length = {stage.model.length} from {point}: a microbatch has "
-                f"{windows} windows, which is not divisible by the {shards} parts into which a "
-                f"mesh of {mesh.size} devices splits a batch: choose fewer microbatches, a larger "
-                "batch_size, or a mesh with fewer parts"
+                f"from {config.clock.describe(stage.step)} a microbatch has {windows} windows of "
+                f"{length} tokens, which is not divisible by the {shards} parts into which a mesh "
+                f"of {mesh.size} devices splits a batch: choose fewer microbatches, a larger "
+                "batch_size, or a mesh with fewer parts",
+                "config.stages",
             )
-        _check_attention(config, stage.model, mesh)
 
 
 def _check_attention(config: Config, model: ModelConfig, mesh: Mesh) -> None:
@@ -223,72 +221,31 @@ def _check_readouts(program: Program) -> None:
                 )
 
 
-def check_capacity(config: Config, mesh: Mesh, abstract_state: TrainState) -> None:
+def check_capacity(program: Program, config: Config, mesh: Mesh, microbatches: int) -> None:
     """Raises an InputError if state and gradient exceed memory, or a checkpoint the free disk.
 
     Activations are not counted: the compiler knows their memory, of which `Run.update` warns.
     """
-    available, memory = sharding.device_memory(mesh), measure_state(abstract_state)
-    if available is not None and memory.least(config) > available:
+    available = sharding.device_memory(mesh)
+    memory = measure_state(program.abstract_state, config.accumulation, microbatches)
+    if available is not None and memory.least > available:
         raise InputError(
-            f"config.model: {describe(memory, config, available)}, and activations come on top: "
-            "choose a larger mesh.fsdp, fewer averages or a smaller model"
+            f"config.model: {memory.describe(available)}, and activations come on top: choose a "
+            "larger mesh.fsdp, fewer averages or a smaller model"
         )
-    free, needed = (
-        free_bytes(storage_path(config.run_dir)),
-        checkpoint_bytes(state_bytes(abstract_state)),
-    )
+    free = free_bytes(storage_path(config.directory))
+    needed = checkpoint_bytes(state_bytes(program.abstract_state))
     if needed > free:
         raise InputError(
-            f"config.run_dir = {config.run_dir!r}: a checkpoint takes {format_bytes(needed)} and "
+            f"config.run_dir = {config.directory!r}: a checkpoint takes {format_bytes(needed)} and "
             f"the disk has {format_bytes(free)} free: free some, choose a directory on another "
             "disk, or a smaller config.model"
         )
 
 
-def check_data(config: Config, dataset: DatasetInfo) -> None:
-    """Raises an InputError that names every setting that does not fit a dataset, and one that does.
-
-    Pretrained weights fix the vocabulary; the dataset must match.
-    """
-    model = config.model
-    fitting: dict[str, Any] = {}
-    problems = []
-    if model.vocab_size != dataset.vocab_size:
-        problems.append(
-            f"config.model.vocab_size = {model.vocab_size}, but it has {dataset.vocab_size}"
-        )
-        fitting["model.vocab_size"] = dataset.vocab_size
-        if model.embedding_rows < dataset.vocab_size:
-            fitting["model.embedding_rows"] = dataset.vocab_size
-    for length in dict.fromkeys(stage.model.length for stage in config.stages):
-        count_windows(dataset, "train", length)
-    if not problems:
-        return
-    advice = "set " + " ".join(f"--config.{name}={value}" for name, value in fitting.items())
-    if config.initial_weights and "model.vocab_size" in fitting:
-        advice = f"prepare the text with the vocabulary of {config.initial_weights}"
-    raise InputError(f"the dataset at {dataset.path} does not fit: {'; '.join(problems)}: {advice}")
-
-
-def check_evaluated(config: Config, dataset: DatasetInfo) -> None:
-    """Raises an InputError if a validation split has too few tokens for an evaluation.
-
-    Of several sets, a small one is evaluated whole.
-    """
-    for length in dict.fromkeys(stage.model.length for stage in config.stages):
-        tokens, given = count_windows(dataset, "validation", length) * length, config.eval.tokens
-        if not isinstance(given, str) and given > tokens and len(config.sets) == 1:
-            raise InputError(
-                f"the validation split of {dataset.path} does not fit: config.eval.tokens = "
-                f"{given:,}, but it has {tokens:,} in windows of {length:,}: set "
-                "--config.eval.tokens=all"
-            )
-
-
 def check_not_lost(config: Config, step: int) -> None:
     """Raises an InputError if records show that a run without checkpoints had one after `step`."""
-    run_dir = storage_path(config.run_dir)
+    run_dir = storage_path(config.directory)
     rows = metric_records.read_records(run_dir)
     if not rows:
         return
@@ -299,7 +256,7 @@ def check_not_lost(config: Config, step: int) -> None:
     is_removed = directory_id(run_dir / checkpoint_listing.DIRECTORY) is None
     if had_saved or is_removed:
         raise InputError(
-            f"config.run_dir = {config.run_dir!r} has records to step {rows[-1].step:,}, but its "
+            f"config.run_dir = {config.directory!r} has records to step {rows[-1].step:,}, but its "
             "checkpoints are gone: put them back, choose another run_dir, or --fall-back to start "
             "again"
         )
@@ -319,48 +276,3 @@ def check_shared(run_dir: Path) -> None:
                 f"{jax.process_index()} does not see what process 0 wrote there): give a directory "
                 "on storage that all of them share"
             )
-
-
-def find_stop(config: Config, datasets: Mapping[str, DatasetInfo], step: int) -> tuple[float, str]:
-    """Returns the update to stop at, `math.inf` for never, and the reason: "stop" or "data".
-
-    `step` counts the updates done. Raises an InputError if the data end before the configured stop.
-    """
-    clock, stop = config.clock, config.stop_rule.after(step, config.clock)
-    if config.data.repeat:
-        return math.inf if stop is None else stop, "stop"
-    exhausted = None if stop is None else find_exhausted(config, datasets, stop)
-    if stop is not None and exhausted is None:
-        return stop, "stop"
-
-    def is_beyond(step: int) -> bool:
-        return find_exhausted(config, datasets, step) is not None
-
-    end = stop or next(2**i for i in itertools.count() if is_beyond(2**i))
-    last = bisect.bisect_left(range(end), True, key=is_beyond) - 1
-    if stop is None:
-        return max(last, step), "data"
-    assert exhausted is not None
-    source, length, needed = exhausted
-    dataset = datasets[source]
-    available = dataset.splits["train"].windows(length)
-    raise InputError(
-        f"config.stop = {config.stop!r} needs {needed:,} windows of {length:,} tokens; the dataset "
-        f"at {dataset.path} has {available:,}, enough for {clock.describe(last)}: prepare more "
-        "text, stop earlier, or repeat it with --config.data.repeat=True"
-    )
-
-
-def find_exhausted(
-    config: Config, datasets: Mapping[str, DatasetInfo], step: int
-) -> tuple[str, int, int] | None:
-    """Returns the first source that has too few windows for `step` updates, or None.
-
-    With it come the length of the windows and how many are needed.
-    """
-    for stage, counts in config.windows_read(step):
-        length = stage.model.length
-        for source, count in counts.items():
-            if count > datasets[source].splits["train"].windows(length):
-                return source, length, count
-    return None

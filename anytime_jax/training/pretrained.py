@@ -45,7 +45,7 @@ def find_pretrained(config: Config, resumes: bool) -> Pretrained | None:
         try:
             return Pretrained(None, model_reader.weights_digest(path))
         except (InputError, OSError):  # deleted since the first start, and no longer needed
-            identity = run_directory.read_identity(storage_path(config.run_dir)) or {}
+            identity = run_directory.read_identity(storage_path(config.directory)) or {}
             return Pretrained(None, str(identity.get("initial_weights")))
     try:
         description = model_reader.describe(path)
@@ -65,7 +65,7 @@ def init_from_pretrained(pretrained: Pretrained, config: Config, program: Progra
     """
     if pretrained.description is None:
         raise InputError(
-            f"config.run_dir = {config.run_dir!r} has lost its checkpoints: choose a new run_dir"
+            f"config.run_dir = {config.directory!r} has lost its checkpoints: choose a new run_dir"
         )
     abstract = program.abstract_state.params
     params = model_reader.read_params(pretrained.description, config.model, abstract)

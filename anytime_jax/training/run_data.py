@@ -1,11 +1,14 @@
 """Data of a run: its datasets, opened or prepared from the built-in corpus, and batches of them."""
 
+import bisect
 import itertools
+import math
 import shlex
 import time
 from collections.abc import Callable, Generator, Mapping
 
 import jax
+from jax.sharding import Mesh
 
 from anytime_jax.config.schema import Config
 from anytime_jax.corpus.installed_python import BuiltinSource, difference_note
@@ -13,27 +16,28 @@ from anytime_jax.corpus.preparation import prepare
 from anytime_jax.data.dataset_info import METADATA_NAME, DatasetInfo, load_dataset
 from anytime_jax.data.mixed_windows import MixedWindows
 from anytime_jax.data.prefetch import read_ahead
+from anytime_jax.data.windows import count_windows
 from anytime_jax.distributed import processes, sharding
 from anytime_jax.errors import InputError, InUseError, format_value, naming
 from anytime_jax.formatting import format_count, format_duration
 from anytime_jax.storage.paths import storage_path
-from anytime_jax.training.preflight import check_data, check_evaluated
-from anytime_jax.training.run_failures import LastCheckpoint
-from anytime_jax.training.start_plan import Plan
-from anytime_jax.training.step import document_rules
+from anytime_jax.training.step import DocumentRules
 
 _BUILTIN_PREFIX = "builtin"  # of the directories in which the built-in corpus is made
 _POLL_SECONDS = 1.0  # between looks at a corpus that another process prepares
 
 
-def iterate_batches(plan: Plan, last: LastCheckpoint) -> Generator[jax.Array]:
-    """Iterates over the batches of a run from the plan's step on, each on the devices."""
-    config, mesh = plan.config, plan.mesh
+def iterate_batches(
+    config: Config,
+    mesh: Mesh,
+    datasets: Mapping[str, DatasetInfo],
+    rules: DocumentRules | None,
+    step: int,
+) -> Generator[jax.Array]:
+    """Iterates over the batches of a run from a step on, each on the devices."""
     windows = MixedWindows(
-        plan.datasets, config.mixture, seed=config.data.seed, repeat=config.data.repeat
+        datasets, config.mixture, seed=config.data.seed, repeat=config.data.repeat
     )
-
-    rules = document_rules(config)
 
     def read(first: int, size: int) -> jax.Array:
         rows = windows.batch(first, size, sharding.local_rows(mesh, size))
@@ -43,10 +47,9 @@ def iterate_batches(plan: Plan, last: LastCheckpoint) -> Generator[jax.Array]:
 
     sizes = itertools.chain.from_iterable(  # the batch size may grow
         itertools.repeat(size) if count is None else itertools.repeat(size, count)
-        for size, count in config.batches(plan.step)
+        for size, count in config.batches(step)
     )
-    with last.named():
-        yield from read_ahead(read, config.samples(plan.step), sizes)
+    yield from read_ahead(read, config.samples(step), sizes)
 
 
 def is_prepared(config: Config) -> bool:
@@ -79,7 +82,7 @@ def open_datasets(config: Config) -> dict[str, DatasetInfo]:
             )
     _check_sources(datasets)
     for dataset in datasets.values():
-        check_data(config, dataset)
+        check_fit(config, dataset)
     return datasets
 
 
@@ -144,8 +147,8 @@ def _prepare_hint(config: Config, path: str) -> str:
     )
 
 
-def check_place(config: Config) -> None:
-    """Raises an InputError unless the built-in corpus may be made where the data should be."""
+def check_builtin(config: Config, prepare: bool) -> None:
+    """Raises an InputError unless the built-in corpus may be made, and where the data should be."""
     data = config.data
     if not storage_path(data.path).name.startswith(_BUILTIN_PREFIX):
         raise InputError(
@@ -153,6 +156,12 @@ def check_place(config: Config) -> None:
             f"is made only in a directory named {_BUILTIN_PREFIX}..., such as "
             f"runs/data/{_BUILTIN_PREFIX}-{config.model.vocab_size}: correct the path, "
             "prepare a dataset there (python -m anytime_jax prepare), or choose such a name"
+        )
+    if not prepare:
+        raise InputError(
+            "the built-in corpus is not made yet: a start without --plan makes it",
+            "config.data.path",
+            data.path,
         )
 
 
@@ -186,3 +195,85 @@ def _prepare(config: Config, say: Callable[[str], None]) -> None:
     seconds = format_duration(time.monotonic() - start)
     tokens = format_count(dataset.splits["train"].tokens)
     say(f"prepared {tokens} tokens of Python source text in {seconds}")
+
+
+def check_fit(config: Config, dataset: DatasetInfo) -> None:
+    """Raises an InputError unless a dataset has the vocabulary of the model, and windows of it.
+
+    Pretrained weights fix the vocabulary; the dataset must match.
+    """
+    for length in dict.fromkeys(stage.model.length for stage in config.run_stages):
+        count_windows(dataset, "train", length)
+    ours, theirs = config.model.vocab_size, dataset.vocab_size
+    if ours == theirs:
+        return
+    advice = f"set --config.model.vocab_size={theirs}"
+    if config.model.embedding_rows < theirs:
+        advice += f" --config.model.embedding_rows={theirs}"
+    if config.initial_weights:
+        advice = f"prepare the text with the vocabulary of {config.initial_weights}"
+    raise InputError(
+        f"the dataset at {dataset.path} has a vocabulary of {theirs}: {advice}",
+        "config.model.vocab_size",
+        ours,
+    )
+
+
+def check_evaluated(config: Config, dataset: DatasetInfo) -> None:
+    """Raises an InputError if a validation split has too few tokens for an evaluation.
+
+    Of several sets, a small one is evaluated whole.
+    """
+    for length in dict.fromkeys(stage.model.length for stage in config.run_stages):
+        tokens, given = count_windows(dataset, "validation", length) * length, config.eval.tokens
+        if not isinstance(given, str) and given > tokens and len(config.sets) == 1:
+            raise InputError(
+                f"the validation split of {dataset.path} does not fit: config.eval.tokens = "
+                f"{given:,}, but it has {tokens:,} in windows of {length:,}: set "
+                "--config.eval.tokens=all"
+            )
+
+
+def find_stop(config: Config, datasets: Mapping[str, DatasetInfo], step: int) -> tuple[float, str]:
+    """Returns the update to stop at, `math.inf` for never, and the reason: "stop" or "data".
+
+    `step` counts the updates done. Raises an InputError if the data end before the configured stop.
+    """
+    clock, stop = config.clock, config.stop_rule.after(step, config.clock)
+    if config.data.repeat:
+        return math.inf if stop is None else stop, "stop"
+    exhausted = None if stop is None else find_exhausted(config, datasets, stop)
+    if stop is not None and exhausted is None:
+        return stop, "stop"
+
+    def is_beyond(step: int) -> bool:
+        return find_exhausted(config, datasets, step) is not None
+
+    end = stop or next(2**i for i in itertools.count() if is_beyond(2**i))
+    last = bisect.bisect_left(range(end), True, key=is_beyond) - 1
+    if stop is None:
+        return max(last, step), "data"
+    assert exhausted is not None
+    source, length, needed = exhausted
+    dataset = datasets[source]
+    available = dataset.splits["train"].windows(length)
+    raise InputError(
+        f"config.stop = {config.stop!r} needs {needed:,} windows of {length:,} tokens; the dataset "
+        f"at {dataset.path} has {available:,}, enough for {clock.describe(last)}: prepare more "
+        "text, stop earlier, or repeat it with --config.data.repeat=True"
+    )
+
+
+def find_exhausted(
+    config: Config, datasets: Mapping[str, DatasetInfo], step: int
+) -> tuple[str, int, int] | None:
+    """Returns the first source that has too few windows for `step` updates, or None.
+
+    With it come the length of the windows and how many are needed.
+    """
+    for stage, counts in config.windows_read(step):
+        length = stage.model.length
+        for source, count in counts.items():
+            if count > datasets[source].splits["train"].windows(length):
+                return source, length, count
+    return None

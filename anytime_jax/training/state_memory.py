@@ -8,7 +8,7 @@ import jax
 
 from anytime_jax import averaging
 from anytime_jax.checkpoints.train_state import TrainState
-from anytime_jax.config.schema import Config
+from anytime_jax.config.model import Dtype
 from anytime_jax.formatting import format_bytes
 
 ADVICE = "take more microbatches, another model.remat, a larger mesh.fsdp or fewer averages"
@@ -16,12 +16,15 @@ ADVICE = "take more microbatches, another model.remat, a larger mesh.fsdp or few
 
 @dataclasses.dataclass(frozen=True)
 class StateMemory:
-    """Bytes on each device; `gathered` are those of parameters that are not split over `data`."""
+    """Bytes on each device of a state, and of the gradient of an update.
+
+    Each part of the mesh axis `data` sums the gradient of its rows, of all parameters.
+    """
 
     parameters: int
     moments: int
     averages: int
-    gathered: int
+    gradients: int
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -32,38 +35,37 @@ class StateMemory:
             "averages": self.averages,
         }
 
-    def gradients(self, config: Config) -> int:
-        """Bytes of the gradient, which microbatches sum in the type `config.accumulation`.
-
-        Each part of `data` sums its own, of all parameters.
-        """
-        halves = config.microbatch_size < config.batch_size and config.accumulation == "bfloat16"
-        return self.gathered // 2 if halves else self.gathered
-
-    def least(self, config: Config) -> int:
+    @property
+    def least(self) -> int:
         """State and gradient: a lower bound for any program."""
-        return sum(self.sizes.values()) + self.gradients(config)
+        return sum(self.sizes.values()) + self.gradients
+
+    def describe(self, available: int | None) -> str:
+        """Returns a line on the memory of each device; `available` is None if unknown."""
+        parts = [f"{format_bytes(size)} {name}" for name, size in self.sizes.items() if size]
+        text = " + ".join([*parts, f"{format_bytes(self.gradients)} gradients"])
+        total = f" of {format_bytes(available)}" if available is not None else ""
+        return f"{text} = {format_bytes(self.least)} at least{total} on each device"
 
 
-def measure_state(state: TrainState) -> StateMemory:
-    """Returns the memory of a state, given as arrays or as abstract arrays with shardings."""
+def measure_state(
+    state: TrainState, accumulation: Dtype = "float32", microbatches: int = 1
+) -> StateMemory:
+    """Returns the memory of a state, given as arrays or as abstract arrays with shardings.
+
+    `accumulation` is the type in which the gradients of several microbatches are summed.
+    """
     averages = _bytes_on_device(averaging.averages(state.opt_state))
     moments = _bytes_on_device(state.opt_state) - averages
     parameters = _bytes_on_device(state.params)
-    return StateMemory(parameters, moments, averages, _bytes_on_device(state.params, "data"))
+    gathered = _bytes_on_device(state.params, "data")
+    halves = microbatches > 1 and accumulation == "bfloat16"
+    return StateMemory(parameters, moments, averages, gathered // 2 if halves else gathered)
 
 
 def state_bytes(state: TrainState) -> int:
     """Returns the bytes of all arrays of a state, over all devices."""
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
-
-
-def describe(memory: StateMemory, config: Config, available: int | None) -> str:
-    """Returns a line on the memory of each device; `available` is None if unknown."""
-    parts = [f"{format_bytes(size)} {name}" for name, size in memory.sizes.items() if size]
-    text = " + ".join([*parts, f"{format_bytes(memory.gradients(config))} gradients"])
-    total = f" of {format_bytes(available)}" if available is not None else ""
-    return f"{text} = {format_bytes(memory.least(config))} at least{total} on each device"
 
 
 def describe_program(compiled: jax.stages.Compiled, available: int | None) -> str:

@@ -16,8 +16,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.config.clock import Clock
-from anytime_jax.config.model import Dtype
-from anytime_jax.config.schema import Config
+from anytime_jax.config.model import Dtype, ModelConfig
+from anytime_jax.config.schema import Config, DataConfig
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.xla_settings import compiler_options, fast_compiler_options
 from anytime_jax.errors import RunError
@@ -103,19 +103,13 @@ class DocumentRules:
         return 1 / jnp.maximum(counted, 1 / tokens_BxT.size)
 
 
-def document_rules(config: Config) -> DocumentRules | None:
-    """Returns how a run treats documents, None for one that joins them and counts every loss.
-
-    Raises a ValueError if it is another run and its end of text is not known.
-    """
-    data = config.data
+def document_rules(data: DataConfig, end_of_text: int) -> DocumentRules | None:
+    """Returns how a run treats documents, None for one that joins them and counts every loss."""
     masks = data.documents == "mask"
     if not masks and data.boundary_loss:
         return None
-    if config.end_of_text is None:
-        raise ValueError("the configuration has no end_of_text: replace it by the dataset's")
     return DocumentRules(
-        config.end_of_text,
+        end_of_text,
         masks,
         data.most_documents,
         data.boundary_loss,
@@ -128,6 +122,8 @@ class Program:
     """The jitted functions of a run on a mesh; each compiles when first called.
 
     Attributes:
+      model: the decoder, with the length and the rotation of a stage.
+      rules: how documents are treated; None if they are joined and every loss counts.
       init: `(seed=config.seed) -> state` before the first update, with random weights.
       init_from_params: `(params) -> state` before the first update; `params` are donated.
       abstract_state: shapes, types and shardings of the state, without any array.
@@ -138,6 +134,8 @@ class Program:
         whether it is the most likely one.
     """
 
+    model: ModelConfig
+    rules: DocumentRules | None
     init: Callable[..., TrainState]
     init_from_params: Callable[[decoder.Params], TrainState]
     abstract_state: TrainState
@@ -147,8 +145,22 @@ class Program:
     token_losses: Callable[[decoder.Params, jax.Array], tuple[jax.Array, jax.Array]]
 
 
-def make_program(config: Config, mesh: Mesh) -> Program:
-    """Returns the functions of a run; raises InputError if the mesh does not divide a parameter."""
+def make_program(
+    config: Config,
+    mesh: Mesh,
+    rules: DocumentRules | None,
+    *,
+    model: ModelConfig | None = None,
+    microbatches: int | None = None,
+) -> Program:
+    """Returns the functions of a run; raises InputError if the mesh does not divide a parameter.
+
+    Documents are treated by `rules` (`document_rules`). `model` is the decoder of a stage, by
+    default of the first one; `microbatches` is their number, which `config` may leave open.
+    """
+    model = config.model if model is None else model
+    if microbatches is None:
+        microbatches = 1 if isinstance(config.microbatches, str) else config.microbatches
 
     def init_from_params(params: decoder.Params) -> TrainState:
         # No state depends on the rates.
@@ -156,12 +168,10 @@ def make_program(config: Config, mesh: Mesh) -> Program:
         return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
 
     def init(seed: int = config.seed) -> TrainState:
-        return init_from_params(decoder.init_params(config.model, jax.random.key(seed)))
+        return init_from_params(decoder.init_params(model, jax.random.key(seed)))
 
     shapes = jax.eval_shape(init)
-    shardings = sharding.state_shardings(
-        shapes, shapes.params, decoder.parameter_axes(config.model), mesh
-    )
+    shardings = sharding.state_shardings(shapes, shapes.params, decoder.parameter_axes(model), mesh)
     abstract_state = jax.tree.map(
         lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
         shapes,
@@ -169,8 +179,10 @@ def make_program(config: Config, mesh: Mesh) -> Program:
     )
     rows, replicated = sharding.batch_sharding(mesh), sharding.replicated(mesh)
     options, fast_options = compiler_options(mesh), fast_compiler_options(mesh)
-    constrain, rules = sharding.ShardingConstraint(mesh), document_rules(config)
+    constrain = sharding.ShardingConstraint(mesh)
     return Program(
+        model=model,
+        rules=rules,
         init=jax.jit(init, out_shardings=shardings, compiler_options=fast_options),
         init_from_params=jax.jit(
             init_from_params,
@@ -180,20 +192,27 @@ def make_program(config: Config, mesh: Mesh) -> Program:
         ),
         abstract_state=abstract_state,
         train_step=jax.jit(
-            functools.partial(train_step, config, constrain),
+            functools.partial(
+                train_step,
+                config,
+                constrain,
+                model=model,
+                rules=rules,
+                rows=config.batch_size // microbatches,
+            ),
             in_shardings=(shardings, rows, replicated),
             out_shardings=(shardings, replicated),
             donate_argnums=0,
             compiler_options=options,
         ),
         eval_step=jax.jit(
-            functools.partial(eval_step, config.model, constrain, rules=rules),
+            functools.partial(eval_step, model, constrain, rules=rules),
             in_shardings=(shardings.params, rows, rows),
             out_shardings=replicated,
             compiler_options=options,
         ),
         window_losses=jax.jit(
-            functools.partial(window_losses, config.model, constrain, rules=rules),
+            functools.partial(window_losses, model, constrain, rules=rules),
             in_shardings=(shardings.params, rows),
             out_shardings=rows,
             compiler_options=options,
@@ -201,7 +220,7 @@ def make_program(config: Config, mesh: Mesh) -> Program:
         token_losses=jax.jit(
             functools.partial(
                 batch_token_losses,
-                config.model,
+                model,
                 constrain,
                 of_logits=token_losses_and_hits,
                 rules=rules,
@@ -214,8 +233,8 @@ def make_program(config: Config, mesh: Mesh) -> Program:
 
 
 def trace_update(program: Program, config: Config, mesh: Mesh) -> jax.stages.Traced:
-    """Returns the train step traced for the first batch of a run."""
-    length = config.model.length
+    """Returns the train step traced for a batch of a run, of its first size."""
+    length = program.model.length
     shape = (config.clock.tokens_per_step // length, length + 1)
     rows = sharding.batch_sharding(mesh)
     tokens_BxT = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=rows)
@@ -231,8 +250,9 @@ def lower_update(program: Program, config: Config, mesh: Mesh) -> jax.stages.Low
 def lower_evaluation(program: Program, config: Config, mesh: Mesh) -> jax.stages.Lowered:
     """Returns the evaluation step lowered for the mesh, whose devices need not exist."""
     rows = sharding.batch_sharding(mesh)
-    size = sharding.round_up_rows(mesh, config.eval_rows)
-    tokens_BxT = jax.ShapeDtypeStruct((size, config.model.length + 1), jnp.int32, sharding=rows)
+    length = program.model.length
+    size = sharding.round_up_rows(mesh, config.eval_rows(length))
+    tokens_BxT = jax.ShapeDtypeStruct((size, length + 1), jnp.int32, sharding=rows)
     weights_B = jax.ShapeDtypeStruct((size,), jnp.float32, sharding=rows)
     eval_step: Any = program.eval_step
     return _lower(eval_step.trace(program.abstract_state.params, tokens_BxT, weights_B), mesh)
@@ -249,20 +269,27 @@ def train_step(
     state: TrainState,
     tokens_BxT: jax.Array,
     rates: Rates,
+    *,
+    model: ModelConfig,
+    rules: DocumentRules | None,
+    rows: int,
 ) -> tuple[TrainState, Metrics]:
-    """Returns the state after one update on a batch of windows, and its metrics."""
-    # A batch that has grown is computed in more microbatches of the same size.
+    """Returns the state after one update on a batch of windows, and its metrics.
+
+    `rows` is the number of windows of a microbatch, of the first length. A batch that has grown is
+    computed in more microbatches of the same size.
+    """
     B, L = tokens_BxT.shape[0], tokens_BxT.shape[1] - 1
     windows = B * L // config.clock.length  # of the first length
-    microbatches = windows // config.microbatch_size
+    microbatches = windows // rows
     loss, grads = loss_and_gradient(
-        config.model,
+        model,
         constrain,
         state.params,
         tokens_BxT,
         microbatches,
         config.accumulation,
-        document_rules(config),
+        rules,
     )
     grad_norm = optax.tree.norm(grads)
     optimizer = make_optimizer(

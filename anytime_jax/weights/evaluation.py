@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from anytime_jax.config.model import ModelConfig
 from anytime_jax.config.schema import Config, MeshConfig
 from anytime_jax.corpus.vocabulary import Vocabulary, load_vocabulary
 from anytime_jax.data.dataset_info import DatasetInfo, load_dataset
@@ -19,7 +20,7 @@ from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count
 from anytime_jax.models.decoder import Params
 from anytime_jax.training.evaluator import Evaluator, evaluated_sets, make_evaluator
-from anytime_jax.training.step import make_program
+from anytime_jax.training.step import document_rules, make_program
 from anytime_jax.weights.saved_run import SavedRun
 
 
@@ -117,19 +118,21 @@ def open_evaluators(
     if data is not None:
         dataset = load_dataset(data, "choose a dataset as data")
         _check_vocabulary(run, dataset, f"data = {dataset.path}")
-        config = dataclasses.replace(config, end_of_text=dataset.eos_id)
-        each = _make_evaluator(config, mesh, dataset, split, tokens, batch_size, parts)
+        each = _make_evaluator(config, run.model, mesh, dataset, split, tokens, batch_size, parts)
         return Evaluators({"": each}, {"": 1.0})
     datasets = {name: _load_set(run, name) for name in config.sets}
     evaluators = {
-        label: _make_evaluator(at, mesh, datasets[name], split, tokens, batch_size, parts)
-        for label, name, at in evaluated_sets(config, run.step)
+        label: _make_evaluator(
+            config, model, mesh, datasets[name], split, tokens, batch_size, parts
+        )
+        for label, name, model in evaluated_sets(config, run.step)
     }
-    return Evaluators(evaluators, {x: y for x, y in config.set_weights.items() if y})
+    return Evaluators(evaluators, {x: y for x, y in run.set_weights.items() if y})
 
 
 def _make_evaluator(
     config: Config,
+    model: ModelConfig,
     mesh: Mesh,
     dataset: DatasetInfo,
     split: str,
@@ -137,10 +140,10 @@ def _make_evaluator(
     batch_size: int | None,
     parts: int,
 ) -> Evaluator:
-    length = config.model.length
+    length = model.length
     windows, least = count_windows(dataset, split, length), length * parts
     available = windows * length
-    tokens = tokens or config.eval_windows(windows) * length
+    tokens = tokens or config.eval_windows(windows, length) * length
     if not least <= tokens <= available:
         raise InputError(
             f"tokens = {tokens}: give at least {least}, {parts} x the length of a window, and at "
@@ -148,10 +151,10 @@ def _make_evaluator(
         )
     # Equal batches need the least padding.
     part = tokens // length // parts
-    batches = -(-part // (batch_size or config.eval_rows))
+    batches = -(-part // (batch_size or config.eval_rows(length)))
     size = -(-part // batches)
-    config = dataclasses.replace(config, end_of_text=dataset.eos_id)
-    program = make_program(config, mesh)
+    rules = document_rules(config.data, dataset.eos_id)
+    program = make_program(config, mesh, rules, model=model)
     return make_evaluator(config, mesh, dataset, program, split, part * parts, size)
 
 

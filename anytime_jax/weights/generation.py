@@ -26,7 +26,7 @@ def generate_text(
     (ids,) = vocabulary.encode([prompt])
     if vocabulary.bos_id is not None:
         ids = np.concatenate([[vocabulary.bos_id], ids])
-    new = generate_tokens(run.config.model, params, ids, settings, tokens, vocabulary.eos_id)
+    new = generate_tokens(run.model, params, ids, settings, tokens, vocabulary.eos_id)
     text = vocabulary.incremental_decoder()
     for token in itertools.chain(ids, new):  # a BOS decodes to nothing
         yield text.decode(int(token))

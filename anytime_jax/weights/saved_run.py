@@ -9,6 +9,7 @@ import dataclasses
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,6 +20,7 @@ from anytime_jax.checkpoints import checkpoint_reader, run_directory
 from anytime_jax.checkpoints.checkpoint_listing import checkpoint_path, format_steps, saved_steps
 from anytime_jax.checkpoints.tree_names import is_stacked, unflatten_by_name
 from anytime_jax.config.kinds import NOBODY, Trust
+from anytime_jax.config.model import ModelConfig
 from anytime_jax.config.schema import Config, build_saved
 from anytime_jax.distributed import sharding
 from anytime_jax.errors import InputError, RunError, format_value
@@ -39,8 +41,8 @@ class SavedRun:
 
     Attributes:
       tokens: tokens seen at the checkpoint.
-      config: configuration with which the checkpoint was written; its model is the one of the last
-        update before.
+      config: configuration with which the checkpoint was written.
+      set_weights: weight of every validation set in the mean; the sum is 1.
       vocabulary: SHA-256 of the vocabulary of the data.
       fingerprint: fingerprint of the data.
       sources: fingerprints of the sources of all stages.
@@ -58,11 +60,17 @@ class SavedRun:
     vocabulary: str
     fingerprint: str
     history: tuple[StoredWeights, ...]
+    set_weights: Mapping[str, float] = dataclasses.field(default_factory=dict)
     recorded_paths: Mapping[str, Path] = dataclasses.field(default_factory=dict)
     recorded_sets: Mapping[str, Path] = dataclasses.field(default_factory=dict)
     sources: frozenset[str] = frozenset()
     iterates: Mapping[str, StoredWeights] = dataclasses.field(default_factory=dict)
     readouts: Mapping[str, Mixture] = dataclasses.field(default_factory=dict)
+
+    @property
+    def model(self) -> ModelConfig:
+        """The decoder of the last update before the checkpoint."""
+        return self.config.stage_at(max(self.step - 1, 0)).model
 
     @property
     def title(self) -> str:
@@ -150,12 +158,20 @@ def open_run(run_dir: Path, step: str = "latest", trust: Trust = NOBODY) -> Save
         meta["vocabulary"],
         meta["fingerprint"],
         (*history, *_stored(meta, config)),
+        _set_weights(about, last, config),
         {name: storage_path(path) for name, path in about.get("data_paths", {}).items()},
         {name: storage_path(path) for name, path in about.get("set_paths", {}).items()},
         frozenset(digest for x in meta["stages"] for digest, _ in x["sources"]),
         iterates,
         readouts,
     )
+
+
+def _set_weights(about: Mapping[str, Any], step: int, config: Config) -> Mapping[str, float]:
+    """Returns the weights of the mean of the evaluation at a step, by the name of the set."""
+    evaluated = run_directory.evaluation_at(about, step) or {"sets": {}}
+    weights = {name: weight for name, (_, weight) in evaluated["sets"].items()}
+    return weights if weights and weights.keys() <= config.sets.keys() else config.set_weights
 
 
 def _find(path: str, recorded: Path | None) -> Path:
@@ -213,7 +229,7 @@ def put_on_mesh(run: SavedRun, params: Params, mesh: Mesh) -> Params:
 
     Arrays may have further leading axes, as several trees stacked into one.
     """
-    axes = decoder.parameter_axes(run.config.model)
+    axes = decoder.parameter_axes(run.model)
     return jax.device_put(params, sharding.parameter_shardings(params, axes, mesh))
 
 
@@ -252,7 +268,7 @@ def _read_checkpoint(
     path = checkpoint_path(run_dir, step)
     meta = checkpoint_reader.read_meta(path)
     config = build_saved(meta["config"], str(path), trust)
-    return meta, config.at(max(step - 1, 0))
+    return meta, config
 
 
 def _stored(meta: checkpoint_reader.Meta, config: Config) -> list[StoredWeights]:

@@ -273,7 +273,7 @@ def record_scores(run: SavedRun, weights: str, tasks: Tasks, scores: Sequence[Ta
         name = x.task if tasks.shots is None else f"{x.task}-{shots}shot"
         values[f"{TASKS}{weights}/{name}/{x.metric}"] = x.value
     log = dataclasses.replace(run.config.log, wandb_project="")
-    config = dataclasses.replace(run.config, run_dir=str(run.run_dir), log=log)
+    config = dataclasses.replace(run.config, directory=str(run.run_dir), log=log)
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     try:
         with run_directory.lock(run.run_dir):

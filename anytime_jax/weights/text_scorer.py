@@ -184,9 +184,8 @@ def open_scorer(run: SavedRun, batch_size: int | None, say: Callable[[str], obje
     config, mesh = run.config, make_mesh(run.config.mesh, say)
     size = sharding.round_up_rows(mesh, batch_size or config.eval.batch_size)
     # A row is one text, whatever is in it.
-    data = dataclasses.replace(config.data, documents="join", boundary_loss=True)
-    program = make_program(dataclasses.replace(config, data=data), mesh)
-    return TextScorer(config.model, program, mesh, size)
+    program = make_program(config, mesh, rules=None, model=run.model)
+    return TextScorer(run.model, program, mesh, size)
 
 
 def _round_up(length: int, least: int) -> int:

@@ -71,7 +71,7 @@ def relative_updates(results: Results, curve: LossCurve) -> dict[float, float]:
     names = {_UPDATE + name for name in decoder.matrix_axes(config.model)}
     rows = [
         (row.step, [math.log(x) for k, x in row.values.items() if k in names and x > 0])
-        for row in read_records(config.run_dir)
+        for row in read_records(config.directory)
     ]
     found = {}
     for m in results.multiples:

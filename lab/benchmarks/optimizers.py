@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import jax
 
+from anytime_jax.config import schema
 from anytime_jax.config.schema import Config
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.jax_settings import configure
@@ -37,7 +38,7 @@ def configurations(path: str) -> dict[str, Config]:
     configs: dict[str, Config] = {}
     with study_files.open_study(path) as study:
         for run in study.runs:
-            config = run.build().replace(averages=())
+            config = schema.build({**run.settings, "averages": ()})
             configs.setdefault(optimizer_name(config.optimizer), config)
     if ADAMW not in configs:
         raise InputError(f"--study={path} has no run with {ADAMW}, to which times are relative")

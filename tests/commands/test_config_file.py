@@ -48,14 +48,14 @@ def test_printed_configuration_says_where_values_come_from(tmp_path, monkeypatch
     (tmp_path / "mine.py").write_text(
         "from configs import quickstart\n\n\ndef get_config():\n"
         "    config = quickstart.get_config()\n"
-        "    config.model.length = {'0x': 128, '0.5x': 256}\n"
+        "    config.stages = {'0.5x': {'length': 256}}\n"
         "    return config\n"
     )
     options = ["--config.seed=3", "--config.schedule.peak=0.5"]
     _, text = printed_config(capsys, "--config=mine.py", *options)
     origins = dict(re.findall(r"^ +'(\w+)': .*,  # (.*)$", text, re.MULTILINE))
     assert {origins.pop(x) for x in ("seed", "peak")} == {"from the command line"}
-    assert {"batch_size", "alpha", "length"} <= set(origins)
+    assert {"batch_size", "alpha", "stages"} <= set(origins)
     assert set(origins.values()) == {"from 'mine.py'"}
     assert not {"clip_norm", "b2", "tensorboard"} & set(origins)
 
@@ -63,19 +63,19 @@ def test_printed_configuration_says_where_values_come_from(tmp_path, monkeypatch
 def test_dictionary_whose_keys_have_dots_is_given_in_each_way(tmp_path, monkeypatch, capsys):
     """In a file, on the command line, and as it is printed."""
     monkeypatch.chdir(tmp_path)
-    sets, lengths = {"py-v1.2": "data/python"}, {"0x": 128, "0.5x": 256}
+    sets, stages = {"py-v1.2": "data/python"}, {"0.5x": {"length": 256}}
     (tmp_path / "mine.py").write_text(
         "from configs import quickstart\n\n\ndef get_config():\n"
         "    config = quickstart.get_config()\n"
-        f"    config.eval.sets = {sets}\n    config.model.length = {lengths}\n"
+        f"    config.eval.sets = {sets}\n    config.stages = {stages}\n"
         "    return config\n"
     )
-    options = [f"--config.eval.sets={sets}", f"--config.model.length={lengths}"]
+    options = [f"--config.eval.sets={sets}", f"--config.stages={stages}"]
     settings, _ = printed_config(capsys, "--config=mine.py")
     assert printed_config(capsys, "--config=quickstart", *options)[0] == settings
     built = schema.build(settings)
     assert built.sets == sets
-    assert [x.model.length for x in built.stages] == [128, 256]
+    assert [x.model.length for x in built.run_stages] == [128, 256]
     assert hash(built.eval)
     assert schema.build(json.loads(json.dumps(settings))) == built
 

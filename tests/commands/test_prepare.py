@@ -20,7 +20,7 @@ from anytime_jax.commands import config_file, prepare, train
 from anytime_jax.config import schema
 from anytime_jax.corpus.vocabulary import train_vocabulary
 from anytime_jax.data.dataset_info import load_dataset
-from anytime_jax.training import preflight
+from anytime_jax.training import run_data
 
 
 @pytest.fixture
@@ -99,8 +99,8 @@ def test_printed_command_trains_on_the_dataset(
     (option,) = shlex.split(option)
     config = schema.build(config_file.read(option.removeprefix("--config=")))
     assert config.data.path == str(output)
-    preflight.check_data(config, info)
-    stop, _ = preflight.find_stop(config, dict.fromkeys(config.sources, info), 0)
+    run_data.check_fit(config, info)
+    stop, _ = run_data.find_stop(config, dict.fromkeys(config.sources, info), 0)
     assert stop == config.clock.step_at("4x", "stop")
 
 

@@ -79,7 +79,11 @@ REFUSED = {
         "schedule.warmup": ["soon", 1.5, -1],
         # rules across settings
         "microbatches": [0, 5],  # of 32
-        "model.length": [0, {"0x": 128, "2x": 96}],
+        "model.length": [0],
+        "stages": [
+            *((("2x", (("length", 96),)),), (("0x", (("length", 64),)),)),
+            *((("2x", (("width", 96),)),), (("2x", ()),), (("soon", (("length", 64),)),)),
+        ],
         "eval.weights": [{"other": 1.0}],
         "eval.sets": [{"f25": "data"}],
         "batch_growth": [

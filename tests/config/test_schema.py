@@ -42,7 +42,7 @@ def test_quickstart():
     assert built.learning_rate == schedules.inverse_sqrt(1e-2, 800.0, warmup=160)
     assert list(built.averaging_rules) == ["f6.25", "f12.5", "f25", "f50", "f100"]
     assert (built.eval_steps, built.checkpoint_steps, built.log_steps) == (200, 400, 10)
-    assert (built.keep_steps, built.eval_windows(9999)) == (None, 256)
+    assert (built.keep_steps, built.eval_windows(9999, built.model.length)) == (None, 256)
     assert (built.horizon, built.branch_step) == (None, None)
 
 
@@ -111,8 +111,8 @@ def test_identity_follows_settings_and_data():
 def test_branch_on_other_data_reads_those():
     branch = {"branch__from_run": "trunk", "branch__at": "900 steps", "branch__data": "other"}
     config = schema.build(quickstart(**branch))
-    assert config.stages[-1].step == 900
-    assert config.stages[-1].weights == (("other", 1),)
+    assert config.run_stages[-1].step == 900
+    assert config.run_stages[-1].weights == (("other", 1),)
     assert config.sources["other"] == "other"
     assert schema.build(config.to_dict()) == config
 
@@ -126,9 +126,8 @@ def test_build_leaves_its_input_alone():
 
 def test_directory_that_follows_from_the_name_is_no_setting():
     built = schema.build(quickstart())
-    assert (built.run_dir, built.to_dict()["run_dir"]) == ("runs/quickstart", "")
-    assert built.replace(name="other").run_dir == "runs/other"
-    assert built.replace(run_dir="mine").to_dict()["run_dir"] == "mine"
+    assert (built.directory, built.to_dict()["run_dir"]) == ("runs/quickstart", "")
+    assert schema.build(quickstart(run_dir="mine")).directory == "mine"
 
 
 # What follows from a branch
@@ -141,7 +140,7 @@ def branch(**changes):
 def test_branch_leaves_its_trunk_at_a_point_or_at_90_percent_of_its_horizon():
     config = branch(decay={"horizon": "2x"}, stop="horizon")
     assert (config.branch_step, config.horizon, config.stop_rule.step) == (720, 800, 800)
-    assert config.run_dir == "folder/quickstart_2x"
+    assert config.directory == "folder/quickstart_2x"
     assert config.learning_rate == schedules.Decay(
         schedules.inverse_sqrt(1e-2, 800.0, 160), 720, 800, 0.0
     )
@@ -149,5 +148,5 @@ def test_branch_leaves_its_trunk_at_a_point_or_at_90_percent_of_its_horizon():
     assert (config.branch_step, config.learning_rate.start) == (500, 500)
     config = branch(branch__at="500 steps", stop="1000 steps")
     assert (config.branch_step, config.horizon) == (500, None)
-    assert config.run_dir == "folder/quickstart_500_steps"
+    assert config.directory == "folder/quickstart_500_steps"
     assert branch(branch__at="1x", run_dir="mine").run_dir == "mine"

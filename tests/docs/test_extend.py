@@ -13,8 +13,8 @@ from training_runs import bits
 from anytime_jax import api
 from anytime_jax.commands import dispatch
 from anytime_jax.errors import InputError
+from anytime_jax.training import plan as plan_lib
 from anytime_jax.training import preflight
-from anytime_jax.training import start as start_lib
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +52,7 @@ def folder(tmp_path, data, monkeypatch):
     (configs / "own_text.py").write_text(own_text.replace("160 *", "8 *"), "utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(preflight, "make_mesh", lambda _: small_run.mesh())
-    monkeypatch.setattr(start_lib, "make_program", small_run.program)  # compiled once
+    monkeypatch.setattr(plan_lib, "make_program", small_run.program)  # compiled once
     return tmp_path
 
 

@@ -218,8 +218,7 @@ def _watch(file: str, argv: list[str], moment: str, skip: int) -> None:
 
     from anytime_jax.checkpoints.manager import CheckpointManager
     from anytime_jax.corpus import preparation
-    from anytime_jax.training import run_data
-    from anytime_jax.training import start as start_lib
+    from anytime_jax.training import plan, run_data
     from anytime_jax.training.evaluator import Evaluator
 
     with open(file, "r+b") as opened:
@@ -241,8 +240,8 @@ def _watch(file: str, argv: list[str], moment: str, skip: int) -> None:
 
         return wrapped
 
-    def make_program(config, mesh, make=start_lib.make_program):
-        program = make(config, mesh)
+    def make_program(config, mesh, rules, *, make=plan.make_program, **options):
+        program = make(config, mesh, rules, **options)
 
         def train_step(state, tokens, rate):
             byte[0] = PHASES.index("updating")  # until the next save or evaluation
@@ -258,7 +257,7 @@ def _watch(file: str, argv: list[str], moment: str, skip: int) -> None:
 
         return dataclasses.replace(program, train_step=WrappedStep(train_step), eval_step=eval_step)
 
-    start_lib.make_program = make_program
+    plan.make_program = make_program
     run_data.prepare = phase("preparing", run_data.prepare)
     CheckpointManager.save = phase("saving", CheckpointManager.save)
     Evaluator.losses = phase("evaluating", Evaluator.losses)

@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 from paths import HELPERS
 
 from anytime_jax.config import schema as config_lib
+from anytime_jax.config.model import ModelConfig
 from anytime_jax.config.schema import Config, MeshConfig
 from anytime_jax.corpus.preparation import prepare
 from anytime_jax.corpus.sources import FileSource
@@ -75,16 +76,26 @@ def mesh(devices: int = 1, **axes: int) -> jax.sharding.Mesh:
 _programs: dict[Any, step.Program] = {}
 
 
-def program(config: Config, mesh: jax.sharding.Mesh) -> step.Program:
+def program(
+    config: Config,
+    mesh: jax.sharding.Mesh,
+    rules: step.DocumentRules | None = None,
+    *,
+    model: ModelConfig | None = None,
+    microbatches: int | None = None,
+) -> step.Program:
     """Returns the program of a run; equal programs share one set of compiled functions."""
+    model = model or config.model
     averages = tuple(config.averaging_rules.items())
     warmup = config.learning_rate.warmup_end  # which some kinds weigh by
-    batch = (config.batch_size, config.microbatches, config.accumulation)
+    batch = (config.batch_size, microbatches or config.microbatches, config.accumulation)
     method = config.optimizer, config.clip_norm, config.guard, warmup, averages
     rest = config.log.relative_updates, config.clock, config.seed, mesh
-    key = config.model, *method, *batch, *rest
+    key = model, rules, *method, *batch, *rest
     if key not in _programs:
-        _programs[key] = step.make_program(config, mesh)
+        _programs[key] = step.make_program(
+            config, mesh, rules, model=model, microbatches=microbatches
+        )
     return _programs[key]
 
 

@@ -15,8 +15,7 @@ from anytime_jax.checkpoints.metric_records import TIMINGS, read_records
 from anytime_jax.config.schema import Config
 from anytime_jax.data.mixed_windows import MixedWindows
 from anytime_jax.distributed import sharding
-from anytime_jax.training import loop, run_data, step
-from anytime_jax.training import start as start_lib
+from anytime_jax.training import loop, plan, run_data, step
 
 MEANS = {"train/loss", "train/grad_norm", "train/clipped", "train/update_norm"}
 TRAIN_NAMES = MEANS | {"lr", "train/spikes", "train/skipped"}
@@ -29,9 +28,9 @@ load = run_data.load_dataset
 updates = []
 
 
-def recording(config, mesh):
+def recording(config, mesh, rules, **options):
     """Returns `small_run.program` with its updates recorded in `updates`."""
-    program = small_run.program(config, mesh)
+    program = small_run.program(config, mesh, rules, **options)
 
     def train_step(state, tokens, rate):
         updates.append(tokens)
@@ -55,8 +54,8 @@ def start(
         patch.setattr(
             run_data, "load_dataset", lambda path, hint: known.get(str(path)) or load(path, hint)
         )
-        if start_lib.make_program is step.make_program:  # unless a test has replaced it
-            patch.setattr(start_lib, "make_program", recording)
+        if plan.make_program is step.make_program:  # unless a test has replaced it
+            patch.setattr(plan, "make_program", recording)
         outcome = loop.train(
             config,
             console,

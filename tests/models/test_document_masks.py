@@ -264,9 +264,3 @@ def test_losses_of_ends_of_text_may_not_count():
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-5)
     for a, b in zip(*map(jax.tree.leaves, (found[1], expected[1])), strict=True):
         np.testing.assert_allclose(a, b, atol=3e-5 * float(jnp.abs(b).max()) + 1e-8)
-
-
-def test_a_program_that_masks_needs_the_end_of_text():
-    config = small_run.config("run", data__documents="mask")
-    with pytest.raises(ValueError, match="end_of_text"):
-        step.make_program(config, small_run.mesh())

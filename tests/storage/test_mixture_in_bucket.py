@@ -22,12 +22,11 @@ from configs import quickstart
 def get_config():
     config = quickstart.get_config()
     config.data.builtin_megabytes = 0.0
-    config.data.mixture = {{
-        "0x": {{"even": ("{even}", 0.75), "odd": ("{odd}", 0.25)}},
-        "1x": {{"even": ("{even}", 0.5), "odd": ("{odd}", 0.5)}},
-    }}
+    config.data.mixture = {{"even": ("{even}", 0.75), "odd": ("{odd}", 0.25)}}
+    last = {{"even": ("{even}", 0.5), "odd": ("{odd}", 0.5)}}
+    config.stages = {{"1x": {{"length": 128, "mixture": last}}}}
     config.data.repeat = True
-    config.model.length = {{"0x": 64, "1x": 128}}
+    config.model.length = 64
     config.model.vocab_size = 512
     config.batch_size, config.microbatches = 16, 1
     config.eval.tokens, config.eval.batch_size, config.eval.every = "all", 16, "10 steps"

@@ -22,7 +22,7 @@ from anytime_jax.data.mixed_windows import order_seed
 from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.training import branching, loop
-from anytime_jax.training import start as start_lib
+from anytime_jax.training import plan as plan_lib
 from anytime_jax.training.loop import Outcome
 
 CONSTANT = {"kind": "constant", "peak": 1e-2, "warmup": "3 steps"}
@@ -233,8 +233,8 @@ def decay(trunk, *overrides):
 def test_decay_of_a_constant_run_is_the_wsd_branch(trunk):
     config = decay(trunk, "--config.decay.floor=0.1")
     assert (config.decay.horizon, config.stop_rule.step) == ("2x", 20)
-    assert config.run_dir == f"{trunk}_decay_2x"
-    assert decay(trunk, "--config.decay.horizon=1x").run_dir == f"{trunk}_decay_1x"
+    assert config.directory == f"{trunk}_decay_2x"
+    assert decay(trunk, "--config.decay.horizon=1x").directory == f"{trunk}_decay_1x"
     branch = {"branch__from_run": str(trunk), "decay__horizon": "2x"}
     wsd = small_run.config("run", **DECAY, **branch)
     assert (
@@ -246,7 +246,7 @@ def test_decay_of_a_constant_run_is_the_wsd_branch(trunk):
 
 def test_decay_of_an_inverse_square_root_starts_at_its_rate(whole, dataset, tmp_path, monkeypatch):
     """`whole` is trained to 2x and leaves checkpoints at 9 and 18."""
-    monkeypatch.setattr(start_lib, "make_program", recording)  # compiled once
+    monkeypatch.setattr(plan_lib, "make_program", recording)  # compiled once
     change = f"--config.run_dir={tmp_path / 'run'}"
     config = decay(whole, change, "--config.decay.horizon=1x")
     assert loop.train(config, mesh=small_run.mesh()) == Outcome(10, "stop")

@@ -35,7 +35,7 @@ def state():
 
 def evaluator(windows, count=10, mesh=None):
     mesh = mesh or small_run.mesh()
-    return Evaluator(small_run.program(CONFIG, mesh), windows, small_run.LENGTH, count, 8, mesh)
+    return Evaluator(small_run.program(CONFIG, mesh), windows, count, 8, mesh)
 
 
 def evaluate(evaluator, state):

@@ -19,7 +19,7 @@ from anytime_jax.checkpoints.metric_records import RecordWriter
 from anytime_jax.distributed import processes
 from anytime_jax.errors import ProcessLostError, RunError
 from anytime_jax.storage.json_files import json_digest
-from anytime_jax.training import start as start_lib
+from anytime_jax.training import plan as plan_lib
 from anytime_jax.training import step as step_lib
 from anytime_jax.training.loop import Outcome
 
@@ -30,11 +30,11 @@ _compiled = []
 def change_updates(monkeypatch, change):
     """Replaces the train step by `change(config, program)`."""
 
-    def make(config, mesh):
-        program = small_run.program(config, mesh)
+    def make(config, mesh, rules, **options):
+        program = small_run.program(config, mesh, rules, **options)
         return dataclasses.replace(program, train_step=WrappedStep(change(config, program)))
 
-    monkeypatch.setattr(start_lib, "make_program", make)
+    monkeypatch.setattr(plan_lib, "make_program", make)
 
 
 def spoil_updates(monkeypatch, updates):
@@ -48,7 +48,7 @@ def spoil_updates(monkeypatch, updates):
 
     def change(config, _):
         if not _compiled:  # once for all tests
-            _compiled.append(step_lib.make_program(config, small_run.mesh()).train_step)
+            _compiled.append(step_lib.make_program(config, small_run.mesh(), None).train_step)
 
         def train_step(state, tokens, rate):
             if int(state.step) + 1 in updates:

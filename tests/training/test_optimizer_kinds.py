@@ -68,7 +68,7 @@ def test_one_program_serves_trunk_branch_and_every_peak(kind):
     decay = {**DECAY, "branch__from_run": "trunk"}
     higher = {"schedule": {**CONSTANT, "peak": 3e-2}}
     configs = [small_run.config("run", **changes_of(kind, **x)) for x in ({}, decay, higher)]
-    programs = [step.make_program(config, small_run.mesh()) for config in configs]
+    programs = [step.make_program(config, small_run.mesh(), None) for config in configs]
     texts = {
         step.lower_update(program, config, small_run.mesh()).as_text()
         for program, config in zip(programs, configs, strict=True)
@@ -136,7 +136,7 @@ def test_matrices_are_all_but_embedding_and_norms():
             return optax.GradientTransformation(optax.init_empty_state, update)
 
     params = small_run.program(small_run.config("run"), small_run.mesh()).init().params
-    config = small_run.config("run", averages=()).replace(optimizer=Mark())
+    config = dataclasses.replace(small_run.config("run", averages=()), optimizer=Mark())
     method = make_optimizer(config, lambda count: 0.0)
     extra = {"value": np.float32(1), "grad_norm": np.float32(1)}
     updates, _ = method.update(params, method.init(params), params, **extra)
@@ -183,10 +183,10 @@ class Narrow(Olmo2):
 
 def test_block_of_ones_own_has_matrices_of_its_own():
     config = small_run.config("run", **optimizer("muon"))
-    config = config.replace(model=Narrow(**dataclasses.asdict(config.model)))
+    config = dataclasses.replace(config, model=Narrow(**dataclasses.asdict(config.model)))
     assert set(decoder.matrix_axes(config.model)) == {"qkv", "attn_out", "up", "mlp_out"}
     mesh = small_run.mesh(8, data=2, fsdp=2, tensor=2)
-    state = step.make_program(config, mesh).abstract_state
+    state = step.make_program(config, mesh, None).abstract_state
     up = state.params["blocks"]["up"]
     assert up.sharding.spec[-2:] == ("fsdp", "tensor")
     moments = [

@@ -49,9 +49,9 @@ class Misnaming(decoder.Block):
 
 def check(**groups):
     """Makes the checks of a start that a run with classes of one's own has to pass."""
-    config, mesh = small_run.config("run").replace(**groups), small_run.mesh()
+    config, mesh = dataclasses.replace(small_run.config("run"), **groups), small_run.mesh()
     with explain_errors(config.packages()):
-        preflight.check_update(config, mesh, step.make_program(config, mesh))
+        preflight.check_update(config, mesh, step.make_program(config, mesh, None))
 
 
 def keep(updates, state, params=None):

@@ -10,31 +10,31 @@ from anytime_jax.commands import config_file
 from anytime_jax.config import schema
 from anytime_jax.data.dataset_info import SplitInfo
 from anytime_jax.errors import InputError
-from anytime_jax.training import loop, preflight
+from anytime_jax.training import loop, preflight, run_data
 
 
 def test_check_data_advises_what_fits(dataset):
     changes = {"model__vocab_size": 40, "model__embedding_rows": 40}
     settings = small_run.settings("run", dataset.path, **changes)
     with pytest.raises(InputError, match=r"config\.model\.vocab_size") as error:
-        preflight.check_data(schema.build(settings.to_dict()), dataset)
+        run_data.check_fit(schema.build(settings.to_dict()), dataset)
     advice = str(error.value).rpartition(": set ")[2].split()
     settings = config_file.override(settings.to_dict(), advice)
-    preflight.check_data(schema.build(settings), dataset)
+    run_data.check_fit(schema.build(settings), dataset)
 
 
 def test_too_few_tokens_for_an_evaluation_are_refused(dataset):
     splits = {**dataset.splits, "validation": SplitInfo(10, 801)}
     small = dataclasses.replace(dataset, splits=splits)
     with pytest.raises(InputError, match=r"config\.eval\.tokens"):
-        preflight.check_evaluated(small_run.config("run", eval__tokens=808), small)
-    preflight.check_evaluated(small_run.config("run", eval__tokens=800), small)
+        run_data.check_evaluated(small_run.config("run", eval__tokens=808), small)
+    run_data.check_evaluated(small_run.config("run", eval__tokens=800), small)
 
 
 def test_training_split_shorter_than_a_window_is_refused(dataset):
     short = dataclasses.replace(dataset, splits={**dataset.splits, "train": SplitInfo(1, 8)})
     with pytest.raises(InputError, match=r'"train" .* model\.length'):
-        preflight.check_data(small_run.config("run", dataset.path), short)
+        run_data.check_fit(small_run.config("run", dataset.path), short)
 
 
 def test_path_that_libraries_misread_is_rejected(tmp_path):

@@ -16,19 +16,19 @@ from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.training import preflight, run_data
 from anytime_jax.training.loop import Outcome
+from anytime_jax.weights.saved_run import open_run
 
 NAMES = ("web", "code", "math")
 STAGES = {
-    "0x": {"web": ("web", 0.75), "code": ("code", 0.25)},
-    "0.7x": {"web": ("web", 0.5), "math": ("math", 0.5), "code": ("code", 0.0)},
-    "1.5x": {"code": ("code", 1.0)},
+    "0.7x": {"mixture": {"web": ("web", 0.5), "math": ("math", 0.5), "code": ("code", 0.0)}},
+    "1x": {"length": 16, "rope_theta": 50_000.0},
+    "1.5x": {"mixture": {"code": ("code", 1.0)}},
 }
-LENGTHS = {"0x": 8, "1x": 16}
-THETAS = {"0x": 10_000.0, "1x": 50_000.0}
 RUN = {
-    "data__mixture": STAGES,
-    "model__length": LENGTHS,
-    "model__rope_theta": THETAS,
+    "data__mixture": {"web": ("web", 0.75), "code": ("code", 0.25)},
+    "model__length": 8,
+    "model__rope_theta": 10_000.0,
+    "stages": STAGES,
     "data__repeat": True,
     "eval__tokens": 64,
     "log__every": "1 steps",
@@ -88,7 +88,7 @@ def expected_batches(sources, stop):
         for sample in range(first, first + 64 // length):
             names = [name for name, _ in stage.weights]
             since = sample - config.samples(stage.step)
-            order = config.mixture.stages[config.stages.index(stage)].order
+            order = config.mixture.stages[config.run_stages.index(stage)].order
             name = names[order[since % len(order)]]
             seed = order_seed(small_run.DATA_SEED, sources[name].fingerprint, int(length == 16))
             windows = Windows(sources[name], "train", length=length, seed=seed, repeat=True)
@@ -120,28 +120,29 @@ def test_a_resumed_run_is_bitwise_the_unbroken_one(train, tmp_path, whole):
 
 def test_stages_to_come_may_change_and_those_of_the_past_not(train, tmp_path):
     train(tmp_path, stop="8 steps")
-    later = {**STAGES, "1.5x": {"math": ("math", 1.0)}}
-    train(tmp_path, stop="9 steps", data__mixture=later)
+    later = {**STAGES, "1.5x": {"mixture": {"math": ("math", 1.0)}}}
+    train(tmp_path, stop="9 steps", stages=later)
     about = json.loads((tmp_path / "run.json").read_text())
     assert about["stages"][-1]["mixture"] == "math 1"
     assert [x["step"] for x in about["stage_changes"]] == [8]
     assert about["stage_changes"][0]["was"][-1]["mixture"] == "code 1"
     for past in (
-        {"data__mixture": {**later, "0x": {"web": ("web", 0.5), "code": ("code", 0.5)}}},
-        {"data__mixture": later, "model__length": {"0x": 8, "0.5x": 16}},
+        {"data__mixture": {"web": ("web", 0.5), "code": ("code", 0.5)}},
+        {"stages": {"0.5x": {"length": 16}, **later}},
     ):
         with pytest.raises(InputError):
             train(tmp_path, stop="2x", **past)
     assert json.loads((tmp_path / "run.json").read_text()) == about
     # The mean of the validation sets stays the one of the first start.
     assert {x: y[1] for x, y in about["evaluated"]["sets"].items()} == {"code": 1.0}
-    assert dict(about["config"]["eval"]["weights"]) == {"code": 1.0}
-    train(tmp_path, stop="2x", data__mixture=later)
+    assert open_run(tmp_path).set_weights == {"code": 1.0}
+    train(tmp_path, stop="2x", stages=later)
 
 
 def test_a_later_length_fits_the_devices_or_is_refused_at_the_start():
     def make_mesh(**changes):
-        config = small_run.config("run", model__length={"0x": 8, "10 steps": 16}, **changes)
+        stages = {"10 steps": {"length": 16}}
+        config = small_run.config("run", model__length=8, stages=stages, **changes)
         return preflight.make_mesh(config, jax.devices()[:8])
 
     assert make_mesh(batch_size=16).size == 8
@@ -162,7 +163,7 @@ def test_a_branch_continues_the_counters_on_another_mixture(sources, train, tmp_
     np.testing.assert_array_equal(same, list(expected_batches(sources, 10))[9])
     # Of each source, the windows that are next; only their order in the batch may differ.
     assert sorted(map(tuple, other.tolist())) == sorted(map(tuple, same.tolist()))
-    past = STAGES | {"0x": {"web": ("web", 1.0)}}
+    past = {"web": ("web", 1.0)}
     with pytest.raises(InputError, match=r"config\.data"):
         train(tmp_path / "bad", stop="10 steps", data__mixture=past, **branch)
     meta = read_meta(tmp_path / "other" / "checkpoints" / "10")
@@ -173,7 +174,13 @@ def test_a_branch_continues_the_counters_on_another_mixture(sources, train, tmp_
 def test_a_window_of_too_many_documents_is_merged_or_refused(train, tmp_path):
     """In training and in evaluations."""
     settings = {"data__documents": "mask", "data__most_documents": 2, "stop": "2 steps"}
-    settings |= {"model__length": 64, "batch_size": 4, "microbatches": 1, "data__mixture": ()}
+    settings |= {
+        "model__length": 64,
+        "batch_size": 4,
+        "microbatches": 1,
+        "data__mixture": (),
+        "stages": (),
+    }
     short = {"data__path": "short"}
     assert train(tmp_path / "merged", **settings, **short)[0].step == 2
     with pytest.raises(RunError, match=r"batch at sample 0 has .* documents"):

@@ -10,10 +10,16 @@ import small_run
 from anytime_jax.checkpoints import run_directory
 from anytime_jax.checkpoints.manager import CheckpointManager
 from anytime_jax.errors import InputError
-from anytime_jax.training import preflight, run_data
-from anytime_jax.training import start as start_lib
+from anytime_jax.training import loop, preflight, run_data
+from anytime_jax.training import plan as plan_lib
+from anytime_jax.training.plan import make_plan
 from anytime_jax.training.progress import Display
-from anytime_jax.training.start import AtStop, start
+from anytime_jax.training.run import open_run
+
+
+def start(config):
+    """Plans a run, and opens it."""
+    return open_run(make_plan(config, small_run.mesh()))
 
 
 class Injected(Exception):
@@ -22,7 +28,7 @@ class Injected(Exception):
 
 @pytest.fixture(autouse=True)
 def _compiled_once(monkeypatch):
-    monkeypatch.setattr(start_lib, "make_program", small_run.program)
+    monkeypatch.setattr(plan_lib, "make_program", small_run.program)
 
 
 @pytest.mark.parametrize(
@@ -38,11 +44,11 @@ def test_run_that_fails_is_in_the_way_of_no_other(owner, function, dataset, tmp_
 
     with monkeypatch.context() as patch:
         patch.setattr(owner, function, fail)
-        with pytest.raises(Injected), start(config, mesh=small_run.mesh()):
+        with pytest.raises(Injected), start(config):
             pytest.fail("the loop would have begun")
     assert not run_directory.is_locked(tmp_path / "run")
-    with contextlib.suppress(Injected), start(config, mesh=small_run.mesh()) as run:
-        assert (run.step, run.stop) == (0, 10)
+    with contextlib.suppress(Injected), start(config) as run:
+        assert (run.plan.step, run.plan.stop) == (0, 10)
         raise Injected
     assert not run_directory.is_locked(tmp_path / "run")
 
@@ -74,7 +80,7 @@ def test_foreign_directory_stays_as_it_is(owner, dataset, tmp_path, monkeypatch)
         return dict.fromkeys(config.sources, dataset)
 
     monkeypatch.setattr(run_data, "prepare_builtin", prepare)
-    with pytest.raises(InputError, match=r"config\.run_dir"), start(config, mesh=small_run.mesh()):
+    with pytest.raises(InputError, match=r"config\.run_dir"), start(config):
         pass
     assert contents(run) == before
     assert bool(prepared) == (owner == "a run on other data")
@@ -94,7 +100,7 @@ def test_identity_is_compared_under_the_lock(dataset, tmp_path, monkeypatch):
 
     monkeypatch.setattr(run_directory, "lock", taken)
     config = small_run.config(run, dataset.path)
-    with pytest.raises(InputError, match="seed was 5"), start(config, mesh=small_run.mesh()):
+    with pytest.raises(InputError, match="seed was 5"), start(config):
         pass
     assert (run / "run.json").read_text() == other
     assert {path.name for path in run.iterdir()} == {"run.json", "lock"}
@@ -115,18 +121,14 @@ def test_corpus_is_prepared_after_all_checks_that_need_no_data(reason, tmp_path,
         monkeypatch.setattr(preflight.sharding, "device_memory", lambda mesh: 200_000)
     settings = {"data__builtin_megabytes": 0.1} | REFUSED[reason]
     config = small_run.config("run", "builtin", **settings)
-    with pytest.raises(InputError), start(config, mesh=small_run.mesh()):
+    with pytest.raises(InputError), start(config):
         pass
     assert not list(tmp_path.iterdir())
 
 
 def test_run_at_its_stop_is_told_so_and_not_touched(whole, dataset):
     before, config = contents(whole), small_run.config(whole, dataset.path, stop="2x")
-    with (
-        pytest.raises(AtStop, match=r"config\.stop") as caught,
-        start(config, mesh=small_run.mesh()),
-    ):
-        pytest.fail("the loop would have begun")
-    plan = caught.value.plan
-    assert (plan.step, plan.stop, plan.reason) == (20, 20, "stop")
+    plan = make_plan(config, small_run.mesh())
+    assert (plan.step, plan.stop, plan.reason, plan.is_complete) == (20, 20, "stop", True)
+    assert loop.train(config, mesh=small_run.mesh()).step == 20
     assert contents(whole) == before

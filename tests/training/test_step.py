@@ -90,7 +90,7 @@ def test_seed_changes_initial_weights():
 def test_init_compiled_fast_has_bits_of_default_optimization(monkeypatch):
     """Level 1 against 3. Programs of other tests cannot serve: they are compiled at level 0."""
     monkeypatch.delenv("XLA_FLAGS", raising=False)
-    init = step.make_program(CONFIG, small_run.mesh()).init
+    init = step.make_program(CONFIG, small_run.mesh(), None).init
     options = {"xla_backend_optimization_level": 3}
     assert small_run.same_bits(init(), init.lower().compile(options)())
 

@@ -23,7 +23,7 @@ from anytime_jax.checkpoints import array_checksums
 from anytime_jax.distributed import sharding
 from anytime_jax.models import decoder, flops, loss
 from anytime_jax.training import metric_writers
-from anytime_jax.training import start as start_lib
+from anytime_jax.training import plan as plan_lib
 from anytime_jax.training.step import Rates, make_program
 
 # No two kinds of array of this model have as many elements as its logits, 4 x 32 x 520.
@@ -81,7 +81,7 @@ def compile_step(architecture, layer_loop, averages):
         model__attention="plain",
         **{f"model__{name}": value for name, value in SHAPE.items()},
     )
-    program = make_program(config, small_run.mesh())
+    program = make_program(config, small_run.mesh(), None)
     lowered = program.train_step.lower(
         program.abstract_state, token_batch(), Rates(np.float32(1), np.float32(0))
     )
@@ -208,8 +208,8 @@ def test_run_compiles_once_and_never_waits(dataset, tmp_path, monkeypatch, compi
     delays = {}  # of the reading of metrics, by number of the update
     with compilations() as count:
 
-        def make_program(config, mesh):
-            program = small_run.program(config, mesh)
+        def make_program(config, mesh, rules, **options):
+            program = small_run.program(config, mesh, rules, **options)
 
             def train_step(state, tokens, rate):
                 before = count()
@@ -224,7 +224,7 @@ def test_run_compiles_once_and_never_waits(dataset, tmp_path, monkeypatch, compi
 
             return dataclasses.replace(program, train_step=WrappedStep(train_step))
 
-        monkeypatch.setattr(start_lib, "make_program", make_program)
+        monkeypatch.setattr(plan_lib, "make_program", make_program)
         start(tmp_path, dataset, stop=f"{UPDATES} steps", **changes)
         assert count() == PROGRAMS
     assert compiled == [1] + [0] * (UPDATES - 1)
@@ -232,6 +232,6 @@ def test_run_compiles_once_and_never_waits(dataset, tmp_path, monkeypatch, compi
     ready = range(2, UPDATES - metric_writers.AHEAD + 1)
     assert [delays[number] for number in ready] == [metric_writers.AHEAD] * len(ready)
     with compilations() as count:
-        monkeypatch.setattr(start_lib, "make_program", small_run.program)
+        monkeypatch.setattr(plan_lib, "make_program", small_run.program)
         start(tmp_path, dataset, stop="12 steps", **changes)
         assert count() <= RESUMED

@@ -130,18 +130,20 @@ def test_unfit_set_is_named(dataset, other, tmp_path, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("name", ["f25", "4x", "a/b"])
+@pytest.mark.parametrize("name", ["f25", "a/b"])
 def test_name_of_a_set_that_means_something_else_is_refused(name):
     with pytest.raises(InputError, match=rf"config\.eval\.sets.*{name}"):
         small_run.config("unused", eval__sets={name: "a", "b": "b"})
 
 
 def test_weights_are_those_of_the_last_stage_or_equal():
-    def shares(sets, mixture):
-        config = small_run.config("unused", eval__sets=sets, data__mixture=mixture)
+    def shares(sets, stages):
+        first = {"a": ("a", 1.0)}
+        config = small_run.config("run", eval__sets=sets, data__mixture=first, stages=stages)
         return config.set_weights
 
-    stages = {"0x": {"a": ("a", 1.0)}, "1x": {"a": ("a", 0.25), "b": ("b", 0.75), "c": ("c", 0.0)}}
+    last = {"a": ("a", 0.25), "b": ("b", 0.75), "c": ("c", 0.0)}
+    stages = {"1x": {"mixture": last}}
     assert shares({}, stages) == pytest.approx({"a": 0.25, "b": 0.75, "c": 0.0})
     assert shares({"b": "b", "d": "d"}, stages) == {"b": 1.0, "d": 0.0}
     assert shares({"d": "d", "e": "e"}, stages) == {"d": 0.5, "e": 0.5}
@@ -154,7 +156,7 @@ def test_weights_are_those_of_the_last_stage_or_equal():
 @pytest.mark.slow
 def test_step_at_which_the_model_changes_is_evaluated_with_the_model_so_far(dataset, tmp_path):
     """The rotation of the next update would be one that the weights have not had."""
-    changes = {"model__rope_theta": {"0x": 10_000.0, "1x": 20.0}, "stop": "11 steps"}
+    changes = {"stages": {"1x": {"rope_theta": 20.0}}, "stop": "11 steps"}
     start(tmp_path, dataset, **changes)
     model = small_run.config(tmp_path).model
     rows = {step: values for step, _, values in records(tmp_path) if "eval/last/loss" in values}
@@ -166,6 +168,9 @@ def test_step_at_which_the_model_changes_is_evaluated_with_the_model_so_far(data
 
 def test_a_small_set_among_several_is_evaluated_whole():
     """A set with fewer tokens than `eval.tokens` has all of its windows evaluated."""
-    assert small_run.config("run", eval__tokens="all").eval_windows(100) == 100
+    assert small_run.config("run", eval__tokens="all").eval_windows(100, 8) == 100
     config = small_run.config("run", eval__tokens=80, eval__sets={"a": "data/a", "b": "data/b"})
-    assert [config.eval_windows(x) for x in (4, 100)] == [4, 80 // small_run.LENGTH]
+    assert [config.eval_windows(x, small_run.LENGTH) for x in (4, 100)] == [
+        4,
+        80 // small_run.LENGTH,
+    ]

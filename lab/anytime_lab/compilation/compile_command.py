@@ -24,15 +24,18 @@ from anytime_jax.commands import command_line, config_file
 from anytime_jax.commands.command_line import positive_int
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config import schema
+from anytime_jax.config.model import ModelConfig
 from anytime_jax.distributed import jax_settings, xla_settings
 from anytime_jax.distributed.device_specs import DeviceSpec, device_spec
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.tables import Table, numbers
-from anytime_jax.training import microbatches, preflight
+from anytime_jax.training import microbatch_search, preflight
 from anytime_jax.training.state_memory import ADVICE
+from anytime_jax.training.step import document_rules
 from anytime_lab.compilation import program_search, topologies
 from anytime_lab.compilation.update_report import (
+    ANY_TOKEN,
     UpdateReport,
     absent_devices,
     compile_update,
@@ -82,13 +85,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.search:
         return _search(arguments, config.to_dict(), topology, devices, device, console)
     mesh = preflight.make_mesh(config, devices)
-    with absent_devices(mesh) as compile:
-        say = Console(stderr=True).print
-        config = microbatches.resolve(config, mesh, say, compile)
-    config = _at_point(config, arguments.at)
+    number = _find_microbatches(config, mesh)
+    at = config.clock.step_at(arguments.at, "--at") if arguments.at else 0
+    model = config.stage_at(at).model
     message = f"compiling the update of {config.name} for {topology.name} ..."
     with Console(stderr=True).status(message):
-        report = _compile(config, mesh, device, topology)
+        report = _compile(config, model, number, mesh, device, topology)
     if arguments.hlo:
         arguments.hlo.write_text(report.text, "utf-8")
     kind = devices[0].device_kind
@@ -102,21 +104,28 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if report.fits else 2
 
 
-def _at_point(config: schema.Config, point: str | None) -> schema.Config:
-    """Returns the configuration of the stage in which a point lies, the first one for None."""
-    return config.at(config.clock.step_at(point, "--at") if point else 0)
+def _find_microbatches(config: schema.Config, mesh: jax.sharding.Mesh) -> int:
+    """Returns the number of microbatches that is given, or that a new run would find."""
+    if not isinstance(config.microbatches, str):
+        return config.microbatches
+    numbers = microbatch_search.possible_numbers(config, mesh)
+    rules, say = document_rules(config.data, ANY_TOKEN), Console(stderr=True).print
+    with absent_devices(mesh) as compile:
+        return microbatch_search.find(config, mesh, rules, numbers, say, compile)
 
 
 def _compile(
     config: schema.Config,
+    model: ModelConfig,
+    microbatches: int,
     mesh: jax.sharding.Mesh,
     device: DeviceSpec,
     topology: topologies.Topology,
 ) -> UpdateReport:
     try:
-        return compile_update(config, mesh, device)
+        return compile_update(config, mesh, device, model, microbatches)
     except jax.errors.JaxRuntimeError as error:
-        if not microbatches.is_out_of_memory(error):
+        if not microbatch_search.is_out_of_memory(error):
             raise
         problem = " ".join(str(error).split())
         raise InputError(

@@ -7,7 +7,6 @@ that fits. Results are stored in a directory, so that an interrupted search cont
 """
 
 import copy
-import dataclasses
 import itertools
 import json
 import math
@@ -23,7 +22,7 @@ from anytime_jax.config import schema
 from anytime_jax.distributed.device_specs import DeviceSpec
 from anytime_jax.errors import InputError
 from anytime_jax.storage.json_files import json_digest, read_json, write_json
-from anytime_jax.training import microbatches, preflight, step
+from anytime_jax.training import microbatch_search, preflight, step
 from anytime_jax.training.state_memory import measure_state
 from anytime_lab.compilation.update_report import compile_update
 
@@ -132,11 +131,10 @@ def _state_size(source: Mapping[str, Any], fsdp: int, devices: Sequence[Any]) ->
     layout = _with_microbatches(source, layout, devices)
     try:
         config, mesh = _build(source, layout, devices)
-        known = dataclasses.replace(config, end_of_text=0)
-        state = step.make_program(known, mesh).abstract_state
+        state = step.make_program(config, mesh, rules=None).abstract_state
     except InputError:
         return math.inf
-    return measure_state(state).least(config)
+    return measure_state(state, config.accumulation, layout.microbatches).least
 
 
 def _with_microbatches(source: Mapping[str, Any], layout: Layout, devices: Sequence[Any]) -> Layout:
@@ -160,7 +158,7 @@ def _compile(
     try:
         report = compile_update(*_build(source, layout, devices), device)
     except jax.errors.JaxRuntimeError as error:
-        if not microbatches.is_out_of_memory(error):
+        if not microbatch_search.is_out_of_memory(error):
             raise
         return Trial(layout, fits=False)
     return Trial(layout, report.fits, report.total_memory, report.roofline.seconds)

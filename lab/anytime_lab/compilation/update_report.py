@@ -9,15 +9,18 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from anytime_jax.config.model import ModelConfig
 from anytime_jax.config.schema import Config
 from anytime_jax.distributed.device_specs import DeviceSpec
 from anytime_jax.distributed.xla_settings import is_flag
 from anytime_jax.models.flops import flops_per_token
 from anytime_jax.training import step
-from anytime_jax.training.microbatches import Compile
+from anytime_jax.training.microbatch_search import Compile
 from anytime_jax.training.state_memory import measure_state
 from anytime_lab.compilation import hlo, roofline
 from anytime_lab.compilation.gpu_targets import assume_capability
+
+ANY_TOKEN = 0  # as the end of a document: which one it is does not matter to the compiler
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,16 +123,24 @@ def absent_devices(mesh: Mesh) -> Iterator[Compile]:
         yield lambda lowered: lowered.compile(options)
 
 
-def compile_update(config: Config, mesh: Mesh, device: DeviceSpec) -> UpdateReport:
+def compile_update(
+    config: Config,
+    mesh: Mesh,
+    device: DeviceSpec,
+    model: ModelConfig | None = None,
+    microbatches: int | None = None,
+) -> UpdateReport:
     """Compiles the update of a run for the devices of a mesh, which need not exist.
+
+    `model` is the decoder of a stage, by default of the first one; `microbatches` their number,
+    which the configuration may leave open.
 
     Raises an InputError if the mesh does not divide the parameters, and a JaxRuntimeError if the
     compiler runs out of the device's memory.
     """
     began = time.perf_counter()
-    # Which token it is does not matter to the compiler.
-    config = dataclasses.replace(config, end_of_text=config.end_of_text or 0)
-    program = step.make_program(config, mesh)
+    rules = step.document_rules(config.data, ANY_TOKEN)
+    program = step.make_program(config, mesh, rules, model=model, microbatches=microbatches)
     with absent_devices(mesh) as compile:
         compiled = compile(step.lower_update(program, config, mesh))
     seconds = time.perf_counter() - began
@@ -139,7 +150,7 @@ def compile_update(config: Config, mesh: Mesh, device: DeviceSpec) -> UpdateRepo
         devices=mesh.size,
         memory=_memory(program, compiled),
         device=device,
-        model_flops=flops_per_token(config.model) * tokens / mesh.size,
+        model_flops=flops_per_token(program.model) * tokens / mesh.size,
         roofline=roofline.analyze(hlo.parse(text), device, dict(mesh.shape)),
         compile_seconds=seconds,
         text=text,

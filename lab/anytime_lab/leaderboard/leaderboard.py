@@ -381,8 +381,7 @@ def _common_settings(results: Results) -> Mapping[str, Any]:
 
 def _moments(config: Config) -> float:
     """Size of the optimizer's state relative to the parameters, without the averages."""
-    # Which token ends a text does not matter to the state.
-    one_device = dataclasses.replace(config.replace(mesh=MeshConfig(1, 1, 1)), end_of_text=0)
-    mesh = sharding.make_mesh(one_device.mesh, jax.devices()[:1])
-    size = state_memory.measure_state(step.make_program(one_device, mesh).abstract_state)
+    mesh = sharding.make_mesh(MeshConfig(1, 1, 1), jax.devices()[:1])
+    program = step.make_program(config, mesh, rules=None)
+    size = state_memory.measure_state(program.abstract_state)
     return size.moments / size.parameters

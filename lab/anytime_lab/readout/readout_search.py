@@ -165,8 +165,8 @@ class ReadoutSearch:
     ) -> jax.Array:
         evaluator = self._evaluators.by_set[name]
         constrain = ShardingConstraint(evaluator.mesh)
-        model = dataclasses.replace(self._run.config.model, length=evaluator.length)
-        return step.eval_step(model, constrain, params, tokens_BxT, weights_B, evaluator.rules)
+        model, rules = evaluator.program.model, evaluator.program.rules
+        return step.eval_step(model, constrain, params, tokens_BxT, weights_B, rules)
 
 
 def growing_window_grid(run: SavedRun, points: int) -> list[float]:

@@ -206,12 +206,13 @@ def _make_run(
     settings = copy.deepcopy(config if isinstance(config, dict) else config.to_dict())
     own = {"name": name, "run_dir": f"{root}/{name}"}
     fields.change(schema.Settings, settings, {**change, **own}, EVERY_PACKAGE)
-    # A ConfigDict sorts its keys, and a dictionary that is a value, such as {"0x": 128}, does not.
+    # A ConfigDict sorts its keys, and a dictionary that is a value, such as {"2x": ...}, does not.
     groups = {
-        name: ConfigDict(value, convert_dict=False) if isinstance(value, dict) else value
-        for name, value in settings.items()
+        name: ConfigDict(settings[name], convert_dict=False)
+        for name in schema.groups()
+        if isinstance(settings.get(name), dict)
     }
-    return StudyRun(name, ConfigDict(groups), trunk)
+    return StudyRun(name, ConfigDict({**settings, **groups}, convert_dict=False), trunk)
 
 
 def _label(change: Change) -> list[str]:

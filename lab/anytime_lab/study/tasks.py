@@ -19,7 +19,7 @@ from anytime_jax.models.decoder import count_params
 from anytime_jax.storage.files import is_directory
 from anytime_jax.storage.paths import storage_path
 from anytime_jax.training import branching
-from anytime_jax.training.start_plan import describe_evaluation
+from anytime_jax.training.plan import describe_evaluation
 from anytime_lab.study.plan import Study, StudyRun
 
 
@@ -208,7 +208,7 @@ def _check_data(
         if config.branch.data:
             continue
         try:
-            names = [name for name, _ in config.stages[0].weights]
+            names = [name for name, _ in config.run_stages[0].weights]
             found = data_fingerprint([load(config.sources[name]) for name in names])
             sets = {name: load(path) for name, path in config.sets.items()}
         except InputError:
@@ -222,7 +222,7 @@ def _check_data(
                     "on one dataset; set its path back, or move the run directories away"
                 )
         with _naming(study, task.run):
-            entry = describe_evaluation(config, sets)
+            entry = describe_evaluation(config, sets, config.set_weights)
             _compare_evaluation(task.run, config, entry, dict(evaluated))
 
 

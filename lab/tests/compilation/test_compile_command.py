@@ -57,12 +57,13 @@ def test_report_has_memory_roofline_and_communication(compile_small_run, capsys,
 
 
 def test_a_point_chooses_the_stage(compile_small_run, capsys):
-    lengths = {"16x": 32, "0x": 8, "2x": 16}  # a ConfigDict sorts them as text
+    # A ConfigDict sorts points as text.
+    stages = {"16x": {"length": 32}, "2x": {"length": 16}}
+    settings = {"model__length": 8, "stages": stages, "batch_size": 16}
     for words, length in (([], 8), (["--at=3x"], 16), (["--at=99x"], 32)):
-        assert compile_small_run(10**9, *words, model__length=lengths, batch_size=16) == 0
+        assert compile_small_run(10**9, *words, **settings) == 0
         assert f"windows of {length} tokens" in capsys.readouterr().out
-    settings = {"model__length": lengths, "batch_size": 16, "microbatches": "auto"}
-    assert compile_small_run(10**9, "--at=3x", **settings) == 0
+    assert compile_small_run(10**9, "--at=3x", **settings, microbatches="auto") == 0
     assert "windows of 16 tokens" in capsys.readouterr().out
 
 

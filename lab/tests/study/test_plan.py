@@ -86,11 +86,11 @@ def test_branches_inherit_everything_from_their_trunk():
 def test_run_of_a_study_has_settings_whose_keys_have_dots():
     config = quickstart.get_config()
     config.eval.sets = {"py-v1.2": "data/python", "web": "data/web"}
-    config.model.length = {"0x": 128, "0.5x": 256}
+    config.stages = {"0.5x": {"length": 256}}
     (run,) = runs("mine", config, [{}], "root")
     built = schema.build(run.settings)
     assert built.sets == {"py-v1.2": "data/python", "web": "data/web"}
-    assert [x.model.length for x in built.stages] == [128, 256]
+    assert [x.model.length for x in built.run_stages] == [128, 256]
 
 
 def test_study_rejects_missing_trunk_and_duplicate_name():

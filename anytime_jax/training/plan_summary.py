@@ -1,4 +1,4 @@
-"""Summary that a start prints: model, data and devices of a run, the memory and disk it needs."""
+"""Summary of a plan: model, data and devices of a run, the memory and disk it needs."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -16,8 +16,8 @@ from anytime_jax.models.decoder import count_params
 from anytime_jax.storage.files import free_bytes
 from anytime_jax.storage.paths import storage_path
 from anytime_jax.training.evaluator import SetEvaluator
-from anytime_jax.training.start_plan import Plan
-from anytime_jax.training.state_memory import describe, measure_state, state_bytes
+from anytime_jax.training.plan import Plan
+from anytime_jax.training.state_memory import measure_state, state_bytes
 
 
 def print_summary(plan: Plan, evaluator: SetEvaluator, say: Callable[[str], None]) -> None:
@@ -29,9 +29,9 @@ def print_summary(plan: Plan, evaluator: SetEvaluator, say: Callable[[str], None
     axes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
     spec = device_spec(device)
     speed = f"{spec.peak_flops / 1e12:,.0f} TFLOP/s peak" if spec else "unknown device peak: no MFU"
-    state = measure_state(plan.program.abstract_state)
-    memory = describe(state, config, sharding.device_memory(mesh))
-    say(f"run      {config.name} in {config.run_dir}")
+    state = plan.program.abstract_state
+    memory = measure_state(state, config.accumulation, plan.microbatches)
+    say(f"run      {config.name} in {config.directory}")
     if config.branch_step is not None:
         point = config.clock.describe(config.branch_step)
         say(f"branch   of {config.branch.from_run}, which it leaves at {point}")
@@ -53,7 +53,7 @@ def print_summary(plan: Plan, evaluator: SetEvaluator, say: Callable[[str], None
     for line in (*_describe_data(plan), *_describe_evaluation(plan, evaluator)):
         say(line)
     say(f"device   {mesh.size} x {device.device_kind} ({axes}), {speed}")
-    say(f"memory   {memory}")
+    say(f"memory   {memory.describe(sharding.device_memory(mesh))}")
     say(f"disk     {_describe_disk(plan)}")
     end = config.clock.describe(int(plan.stop)) if math.isfinite(plan.stop) else "no end"
     say(f"from     {config.clock.describe(plan.step)} to {end}")
@@ -102,14 +102,14 @@ def _describe_data(plan: Plan) -> Iterator[str]:
         yield f"data     {label}{text}, {_describe_passes(plan, name)}"
     if config.data.documents == "mask":
         yield f"masks    {_describe_masks(plan)}"
-    if len(config.stages) > 1 or len(plan.datasets) > 1:
-        for number, stage in enumerate(config.stages):
+    if len(config.run_stages) > 1 or len(plan.datasets) > 1:
+        for number, stage in enumerate(config.run_stages):
             yield f"stage    {_describe_stage(plan, number, stage)}"
 
 
 def _describe_evaluation(plan: Plan, evaluator: SetEvaluator) -> Iterator[str]:
     """The size of an evaluation on every validation set, and its weight in the mean."""
-    evaluators, weights = evaluator.evaluators(plan.step), plan.config.set_weights
+    evaluators, weights = evaluator.evaluators(plan.step), plan.set_weights
     for name, each in evaluators.items():
         label = f"{name} (weight {weights.get(name, 0):.3g}): " if len(evaluators) > 1 else ""
         tokens, documents = each.count * each.length, each.count_documents()
@@ -160,7 +160,7 @@ def _describe_stage(plan: Plan, number: int, stage: RunStage) -> str:
     config, mixture = plan.config, describe_weights(stage.weights)
     text = f"from {config.clock.describe(stage.step)}: windows of {stage.model.length:,} tokens"
     text += f", {mixture}" if len(stage.weights) > 1 else f" of {next(iter(dict(stage.weights)))}"
-    before = config.stages[number - 1] if number else stage
+    before = config.run_stages[number - 1] if number else stage
     if before.model.length == stage.model.length:
         return text
     share = _share_seen(plan, number, stage)
@@ -177,7 +177,7 @@ def _share_seen(plan: Plan, number: int, stage: RunStage) -> float:
 
 def _describe_disk(plan: Plan) -> str:
     """The size of a checkpoint, and the most that the checkpoints take up to the stop."""
-    policy, free = retention_policy(plan.config), free_bytes(storage_path(plan.config.run_dir))
+    policy, free = retention_policy(plan.config), free_bytes(storage_path(plan.config.directory))
     each = checkpoint_bytes(state_bytes(plan.program.abstract_state))
     if math.isinf(plan.stop):
         return f"{format_bytes(each)} a checkpoint"

@@ -1,0 +1,128 @@
+"""Number of microbatches of a run that leaves it to the compiler: `microbatches = "auto"`."""
+
+import bisect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from anytime_jax.config.schema import Config
+from anytime_jax.distributed import processes, sharding
+from anytime_jax.distributed.device_specs import device_spec
+from anytime_jax.errors import InputError
+from anytime_jax.formatting import format_bytes
+from anytime_jax.training import preflight, step
+from anytime_jax.training.state_memory import ADVICE, measure_state
+
+_ON_CPU = 8
+_RECOMPUTED = ".remat"  # in the names of operations that XLA runs again to save memory
+
+Compile = Callable[[jax.stages.Lowered], jax.stages.Compiled]
+
+
+def possible_numbers(config: Config, mesh: Mesh) -> list[int]:
+    """Returns the numbers of microbatches with which the devices can share each, ascending.
+
+    Raises an InputError if there is none.
+    """
+    numbers = []
+    for number in range(1, config.batch_size + 1):
+        if config.batch_size % number == 0:
+            try:
+                preflight.check_batch(config, mesh, number)
+            except InputError:
+                continue
+            numbers.append(number)
+    if not numbers:  # says what is wrong
+        preflight.check_batch(config, mesh, 1)
+    return numbers
+
+
+def find(
+    config: Config,
+    mesh: Mesh,
+    rules: step.DocumentRules | None,
+    numbers: Sequence[int],
+    say: Callable[[str], None],
+    compile: Compile = lambda lowered: lowered.compile(),
+) -> int:
+    """Returns the fewest microbatches, of some numbers, with which a run fits the devices.
+
+    The update and an evaluation have to fit the memory of a device, by the figures of its kind and
+    the compiler's analysis, without computing anything twice for that. All processes compile the
+    same programs, and believe the primary. On a CPU, whose memory is the machine's, it is 8 or the
+    nearest number below.
+
+    Raises an InputError if no number fits, or the memory of the device is unknown.
+    """
+    device = mesh.devices.flat[0]
+    spec = device_spec(device)
+    if spec is None and device.platform == "cpu":
+        number = max((n for n in numbers if n <= _ON_CPU), default=numbers[0])
+        say(f"update   microbatches = {number}: on a CPU none are compiled to find the fewest")
+        return number
+    memory = (spec.memory if spec else 0) or sharding.device_memory(mesh)
+    if not memory:
+        raise InputError(
+            f"the memory of a {device.device_kind} is unknown: give a number",
+            "config.microbatches",
+            config.microbatches,
+        )
+
+    def fits(number: int) -> bool:
+        say(f"update   compiling with microbatches = {number} ...")
+        with processes.fail_together():
+            needed = measure_programs(config, mesh, rules, number, compile)
+        taken = f"more than the {format_bytes(memory)} of a device"
+        if needed is not None:
+            taken = f"{format_bytes(needed)} of {format_bytes(memory)}"
+        say(f"update   microbatches = {number} takes {taken}")
+        return bool(processes.broadcast(needed is not None and needed <= memory))
+
+    place = bisect.bisect_left(numbers, True, key=fits)
+    if place == len(numbers):
+        raise InputError(
+            f"not even {numbers[-1]} fit the {format_bytes(memory)} of a device: take "
+            f"{ADVICE.partition(', ')[2]}, or a smaller eval.batch_size",
+            "config.microbatches",
+            config.microbatches,
+        )
+    return numbers[place]
+
+
+def measure_programs(
+    config: Config,
+    mesh: Mesh,
+    rules: step.DocumentRules | None,
+    microbatches: int,
+    compile: Compile,
+) -> int | None:
+    """Returns the bytes on a device of the update or an evaluation, whichever takes more.
+
+    Returns None if the compiler runs out of memory, or computes arrays twice to save memory.
+    """
+    sizes = []
+    for model in dict.fromkeys(stage.model for stage in config.run_stages):
+        program = step.make_program(config, mesh, rules, model=model, microbatches=microbatches)
+        state = sum(measure_state(program.abstract_state).sizes.values())
+        for lowered, around in (
+            (step.lower_update(program, config, mesh), 0),
+            (step.lower_evaluation(program, config, mesh), state),  # of an average, beside it
+        ):
+            try:
+                compiled = compile(lowered)
+            except jax.errors.JaxRuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                return None
+            if _RECOMPUTED in (compiled.as_text() or ""):
+                return None
+            analysis: Any = compiled.memory_analysis()
+            sizes.append(around + analysis.argument_size_in_bytes + analysis.temp_size_in_bytes)
+    return max(sizes)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Returns whether the compiler gave up because the program exceeds the device's memory."""
+    return "RESOURCE_EXHAUSTED" in str(error)

@@ -1,0 +1,313 @@
+"""Plan of a run: what a start finds and checks before it writes anything.
+
+    plan = make_plan(config, mesh)      reads only
+    with open_run(plan) as run: ...     `run.py`, the only place that writes
+
+A plan says from which step to which the run goes, from what, on which data, in how many
+microbatches. Nothing of it is in the configuration, which a start never changes.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jax.sharding import Mesh
+
+from anytime_jax.checkpoints import (
+    checkpoint_listing,
+    checkpoint_reader,
+    metric_records,
+    run_directory,
+)
+from anytime_jax.config.fields import flatten
+from anytime_jax.config.kinds import explain_errors
+from anytime_jax.config.model import ModelConfig
+from anytime_jax.config.run_stages import MODEL_FIELDS, describe_weights
+from anytime_jax.config.schema import Config
+from anytime_jax.corpus.sentencepiece_tokenizer import TRAINED_END_OF_TEXT
+from anytime_jax.data.dataset_info import DatasetInfo, data_fingerprint
+from anytime_jax.distributed import processes
+from anytime_jax.errors import RunError
+from anytime_jax.storage.paths import storage_path
+from anytime_jax.training import branching, microbatch_search, preflight, pretrained, run_data
+from anytime_jax.training.branching import Trunk
+from anytime_jax.training.metric_writers import check_wandb
+from anytime_jax.training.pretrained import Pretrained
+from anytime_jax.training.profiler import StepRange, check_steps
+from anytime_jax.training.step import Program, document_rules, make_program
+
+
+def describe_evaluation(
+    config: Config, sets: Mapping[str, DatasetInfo], weights: Mapping[str, float]
+) -> dict[str, Any]:
+    """Returns the entry "evaluated" of a run file, for the datasets of all validation sets."""
+    shares = {x: [y.fingerprint, weights[x]] for x, y in sets.items() if weights[x]}
+    return {"tokens": config.eval.tokens, "sets": shares}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a start has found for a configuration.
+
+    Attributes:
+      run_file: content of the run file; None for a run that has not begun.
+      datasets: the dataset of every source, by name.
+      sets: the dataset of every validation set, by name.
+      set_weights: weight of every validation set in the mean; the sum is 1. A run keeps those that
+        it began with, unless `eval.weights` gives others.
+      microbatches: number of microbatches of the first batch size.
+      programs: the functions of the run, by the model of a stage.
+      trunk: checkpoint that a branch leaves; None for a run without one.
+      initial: model that the run starts from; None for random weights.
+      saved_step: step of the latest checkpoint, 0 if there is none.
+      step: step from which training goes on: the saved one, or the one where a branch begins.
+      stop: step at which it ends, `math.inf` for never.
+      reason: why it ends there: "stop", or "data" if all windows are used then.
+      is_complete: whether the run is at its stop, saved and evaluated.
+    """
+
+    config: Config
+    mesh: Mesh
+    run_file: Mapping[str, Any] | None
+    datasets: Mapping[str, DatasetInfo]
+    sets: Mapping[str, DatasetInfo]
+    set_weights: Mapping[str, float]
+    microbatches: int
+    programs: Mapping[ModelConfig, Program]
+    trunk: Trunk | None
+    initial: Pretrained | None
+    saved_step: int
+    step: int
+    stop: float = math.inf
+    reason: str = "stop"
+    is_complete: bool = False
+
+    def starting_from(self, step: int) -> "Plan":
+        """Returns the plan for another step, and the stop that follows from it.
+
+        Raises an InputError if the data end before the configured stop.
+        """
+        stop, reason = run_data.find_stop(self.config, self.datasets, step)
+        return dataclasses.replace(self, step=step, stop=stop, reason=reason)
+
+    @property
+    def program(self) -> Program:
+        """The functions of the first stage, whose state is every stage's."""
+        return self.programs[self.config.model]
+
+    @property
+    def dataset(self) -> DatasetInfo:
+        """The dataset of the first source; all have one vocabulary."""
+        return next(iter(self.datasets.values()))
+
+    def has_data_to(self, step: int) -> bool:
+        """Whether the data are enough for `step` updates."""
+        return (
+            self.config.data.repeat
+            or run_data.find_exhausted(self.config, self.datasets, step) is None
+        )
+
+    @property
+    def origin(self) -> dict[str, str]:
+        """Digests of what the run starts from."""
+        origin = {"branch.checkpoint": self.trunk.digest} if self.trunk else {}
+        return origin | ({"initial_weights": self.initial.digest} if self.initial else {})
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What makes a directory the run's."""
+        return self.config.identity(self._fingerprint) | self.origin
+
+    @property
+    def _fingerprint(self) -> str:
+        """The fingerprint of the data of the first stage."""
+        first = self.config.run_stages[0]
+        return data_fingerprint([self.datasets[name] for name, _ in first.weights])
+
+    @property
+    def stages(self) -> list[dict[str, Any]]:
+        """What the run file says of the stages, as JSON has it."""
+        return [
+            {
+                "step": stage.step,
+                **flatten({name: getattr(stage.model, name) for name in MODEL_FIELDS}),
+                "mixture": describe_weights(stage.weights),
+                "sources": [[self.datasets[x].fingerprint, weight] for x, weight in stage.weights],
+            }
+            for stage in self.config.run_stages
+        ]
+
+    @property
+    def evaluated(self) -> dict[str, Any]:
+        """What the mean loss of an evaluation is of, as JSON has it."""
+        return describe_evaluation(self.config, self.sets, self.set_weights)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What every checkpoint says of the run."""
+        return {
+            "config": self.config.to_dict(),
+            "origin": self.origin,
+            "fingerprint": self._fingerprint,
+            "stages": self.stages,
+            "vocabulary": self.dataset.vocabulary_sha256,
+            "microbatches": self.microbatches,
+        }
+
+
+def make_plan(
+    config: Config,
+    mesh: Mesh | None = None,
+    *,
+    fall_back: bool = False,
+    profile: StepRange | None = None,
+    prepare: bool = True,
+    say: Callable[[str], None] = lambda text: None,
+) -> Plan:
+    """Finds and checks all that a run needs, and writes nothing, in the order of the cost.
+
+    The one exception is the built-in corpus, which is made if the configuration asks for it and
+    `prepare` is true. Programs are compiled last, and only to find the number of microbatches.
+
+    Raises an InputError if anything does not fit the configuration.
+    """
+    with processes.fail_together():
+        preflight.check_paths(config)
+        mesh = mesh or preflight.make_mesh(config)
+    preflight.check_agreement(config, fall_back)
+    run_dir = storage_path(config.directory)
+    # Hosts may see files at different times: they believe the primary process.
+    saved_step = processes.broadcast(max(checkpoint_listing.saved_steps(run_dir), default=0))
+    with processes.fail_together():
+        run_file = run_directory.read_run_file(run_dir)
+        trunk = branching.find_trunk(config, resumes=saved_step > 0)
+        initial = pretrained.find_pretrained(config, resumes=saved_step > 0)
+        if processes.is_primary():
+            check_wandb(config.log)
+    step = saved_step or (trunk.step if trunk else 0)
+    microbatches = processes.broadcast(_known_microbatches(config, mesh, run_file, trunk, say))
+    numbers = [microbatches] if microbatches else microbatch_search.possible_numbers(config, mesh)
+    is_prepared = processes.broadcast(run_data.is_prepared(config))
+    with processes.fail_together():
+        datasets = run_data.open_datasets(config) if is_prepared else {}
+        end_of_text = next((x.eos_id for x in datasets.values()), TRAINED_END_OF_TEXT)
+        rules = document_rules(config.data, end_of_text)
+        programs = _make_programs(config, mesh, rules, numbers[-1])
+        last = config.stop_rule.after(step, config.clock)
+        if last is None or step < last:
+            preflight.check_capacity(programs[config.model], config, mesh, numbers[-1])
+        if not is_prepared:  # what the data tell is compared below
+            known = config.select(lambda facts: facts.identity)
+            owner = {} if run_file is None else run_file["identity"]
+            run_directory.check_identity(run_dir, {**owner, **known})
+            run_data.check_builtin(config, prepare)
+    datasets = datasets or run_data.prepare_builtin(config, say)
+    with processes.fail_together():
+        sets = run_data.open_sets(config, datasets)
+        plan = Plan(
+            config=config,
+            mesh=mesh,
+            run_file=run_file,
+            datasets=datasets,
+            sets=sets,
+            set_weights=_set_weights(config, run_file, say),
+            microbatches=numbers[-1],
+            programs=programs,
+            trunk=trunk,
+            initial=initial,
+            saved_step=saved_step,
+            step=step,
+        )
+        if trunk:
+            branching.check_data(config, trunk, datasets, plan.stages)
+        if initial:
+            pretrained.check_vocabulary(initial, plan.dataset)
+        run_directory.check_identity(run_dir, plan.identity)
+        run_directory.check_stages(run_dir, plan.stages, step)
+        if not (saved_step or fall_back):
+            preflight.check_not_lost(config, step)
+        plan = plan.starting_from(step)
+        if profile:
+            check_steps(profile, step, None if math.isinf(plan.stop) else int(plan.stop))
+    if step >= plan.stop:
+        return dataclasses.replace(plan, is_complete=_is_complete(plan))
+    if microbatches:
+        return plan
+    number = microbatch_search.find(config, mesh, rules, numbers, say)
+    programs = _make_programs(config, mesh, rules, number)
+    return dataclasses.replace(plan, microbatches=number, programs=programs)
+
+
+def _make_programs(
+    config: Config, mesh: Mesh, rules: Any, microbatches: int
+) -> dict[ModelConfig, Program]:
+    """Returns the functions of a run by the model of a stage, checked if classes are a user's."""
+    programs = {}
+    with explain_errors(config.packages()):
+        for model in dict.fromkeys(stage.model for stage in config.run_stages):
+            program = make_program(config, mesh, rules, model=model, microbatches=microbatches)
+            preflight.check_update(config, mesh, program)
+            programs[model] = program
+    return programs
+
+
+def _known_microbatches(
+    config: Config,
+    mesh: Mesh,
+    run_file: Mapping[str, Any] | None,
+    trunk: Trunk | None,
+    say: Callable[[str], None],
+) -> int:
+    """Returns the number of microbatches that is given, or else the run's or its trunk's.
+
+    Losses depend on the number in their last bits, so that "auto" keeps it. Returns 0 if the number
+    has to be found, or if the devices cannot share such microbatches.
+    """
+    if not isinstance(config.microbatches, str):
+        return config.microbatches
+    kept = 0
+    if config.microbatches == "auto":
+        began = run_file or (trunk.meta if trunk else None) or {}
+        kept = int(began.get("microbatches", 0))
+    if kept and kept not in microbatch_search.possible_numbers(config, mesh):
+        say(f"update   microbatches = {kept} before, which these {mesh.size} devices cannot share")
+        return 0
+    if kept:
+        say(f"update   microbatches = {kept}, as before")
+    return kept
+
+
+def _set_weights(
+    config: Config, run_file: Mapping[str, Any] | None, say: Callable[[str], None]
+) -> dict[str, float]:
+    """Returns the weight of every validation set in the mean.
+
+    Without `eval.weights`, the weights follow from the last stage, which a resume may change; the
+    mean would jump. So a run keeps the weights that it began with. A set that has joined has none.
+    """
+    weights = config.set_weights
+    began = (run_file or {}).get("evaluated", {"sets": {}})["sets"]
+    kept = {name: weight for name, (_, weight) in began.items() if name in config.sets}
+    now = {name: weight for name, weight in weights.items() if weight}
+    if config.eval.weights or not kept or kept == now:
+        return weights
+    text = ", ".join(f"{name} {weight:.3g}" for name, weight in kept.items())
+    say(f"eval     the mean keeps the weights {text}: config.eval.weights gives it others")
+    total = sum(kept.values())
+    return {name: kept.get(name, 0.0) / total for name in config.sets}
+
+
+def _is_complete(plan: Plan) -> bool:
+    """Whether a run at its stop is saved and evaluated, as the primary process sees it."""
+    run_dir = storage_path(plan.config.directory)
+    is_saved = True
+    if plan.saved_step:
+        try:
+            checkpoint_reader.read_meta(
+                checkpoint_listing.checkpoint_path(run_dir, plan.saved_step)
+            )
+        except RunError:
+            is_saved = False  # to restore it fails, and names the damage
+    is_evaluated = plan.step > plan.stop or metric_records.is_evaluated(run_dir, plan.step)
+    return bool(processes.broadcast(is_saved and is_evaluated))

@@ -1,0 +1,308 @@
+"""A run that is open: `open_run` is the only place where a start writes.
+
+It locks the directory, makes the plan anew if the directory has moved on meanwhile, restores the
+state, and opens the records. What was opened is closed in reverse, however the run ends.
+"""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+from rich.console import Console
+
+from anytime_jax import __version__
+from anytime_jax.checkpoints import checkpoint_listing, metric_records, run_directory
+from anytime_jax.checkpoints.manager import (
+    CheckpointManager,
+    RestoredCheckpoint,
+    restore_checkpoint,
+)
+from anytime_jax.checkpoints.retention import retention_policy
+from anytime_jax.checkpoints.train_state import TrainState
+from anytime_jax.config.schema import Config
+from anytime_jax.distributed import processes, sharding
+from anytime_jax.errors import RunError
+from anytime_jax.formatting import format_duration
+from anytime_jax.storage.paths import absolute_path, storage_path
+from anytime_jax.training import due_steps, preflight, pretrained, run_data, signals
+from anytime_jax.training.due_steps import Event
+from anytime_jax.training.evaluator import SetEvaluator, weight_trees
+from anytime_jax.training.metric_recorder import Recorder
+from anytime_jax.training.plan import Plan, make_plan
+from anytime_jax.training.plan_summary import print_summary
+from anytime_jax.training.profiler import Profiler, StepRange
+from anytime_jax.training.progress import Display
+from anytime_jax.training.run_failures import LastCheckpoint
+from anytime_jax.training.state_memory import describe_program
+from anytime_jax.training.step import Metrics, rates_at
+
+
+@dataclasses.dataclass(kw_only=True)
+class Run:
+    """An open run, as its loop uses it. The loop counts the updates and has the state.
+
+    Attributes:
+      state: state at the step of the plan; the loop donates it.
+      batches: tokens of the batches of the updates from there on, in order, on the devices.
+      saves, evaluations: steps at which they are due.
+      interrupted: whether the run was asked to save and end; every process asks equally often.
+      misses_evaluation: whether an evaluation was due at the plan's step and has not been made.
+      about: what every checkpoint says of the run.
+      confirm_lock: raises an error if the lock was lost.
+    """
+
+    plan: Plan
+    state: TrainState
+    batches: Iterator[jax.Array]
+    saves: Event
+    evaluations: Event
+    interrupted: Callable[[], bool]
+    misses_evaluation: bool
+    about: Mapping[str, Any]
+    evaluator: SetEvaluator
+    checkpoints: CheckpointManager
+    recorder: Recorder
+    profiler: Profiler
+    last: LastCheckpoint
+    confirm_lock: Callable[[], None]
+    say: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self._compiled: dict[Any, jax.stages.Compiled] = {}  # by model and shape of the tokens
+
+    @contextlib.contextmanager
+    def profiled(self, step: int) -> Iterator[None]:
+        """Marks the update after `step` in a trace, which begins before it or ends after it."""
+        if self.profiler.begins(step):
+            with self.recorder.paused():
+                self.profiler.start()
+        with jax.profiler.StepTraceAnnotation("train", step_num=step + 1):
+            yield
+        if self.profiler.ends(step + 1):
+            with self.recorder.paused():
+                self.profiler.stop()
+
+    @jax.profiler.annotate_function
+    def read_batch(self) -> jax.Array:
+        """Returns the next batch, which was read ahead."""
+        with self.last.named():
+            return next(self.batches)
+
+    @jax.profiler.annotate_function
+    def update(self, step: int, state: TrainState, tokens: jax.Array) -> tuple[TrainState, Metrics]:
+        """Makes the update after `step`, donating `state`; returns state and metrics on the device.
+
+        The rates are scalars in host memory, which the call copies to the devices of this process:
+        to put them on the devices of all processes beforehand would take a collective an update.
+        """
+        config = self.plan.config
+        rates, model = rates_at(config, step), config.stage_at(step).model
+        key = model, tokens.shape
+        if key not in self._compiled:
+            with self.recorder.paused():
+                train_step = self.plan.programs[model].train_step
+                self._compiled[key] = self._compile(train_step.lower(state, tokens, rates))
+        return self._compiled[key](state, tokens, rates)
+
+    def _compile(self, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+        self.say("update   compiling ...")
+        began = time.perf_counter()
+        compiled = lowered.compile()
+        memory = describe_program(compiled, sharding.device_memory(self.plan.mesh))
+        self.say(f"update   compiled in {format_duration(time.perf_counter() - began)}: {memory}")
+        return compiled
+
+    @jax.profiler.annotate_function
+    def record(self, step: int, metrics: Metrics) -> None:
+        """Takes the metrics of the update just dispatched; they are read and written later."""
+        self.recorder.push(step, metrics)
+
+    @jax.profiler.annotate_function
+    def save(self, step: int, state: TrainState) -> None:
+        """Saves a checkpoint; returns when the state is copied to host memory."""
+        with self.recorder.paused():
+            with processes.fail_together("keep the lock of the run", RunError):
+                self.confirm_lock()
+            clock = self.plan.config.clock
+            position = {
+                "samples": self.plan.config.samples(step),
+                "tokens": clock.tokens(step),
+                "multiple": clock.multiple(step),
+            }
+            versions = {"version": __version__, "jax": jax.__version__}
+            meta = {**position, **self.recorder.sync(step), **self.about, **versions}
+            self.checkpoints.save(state, meta)
+        self.last.step = step
+
+    @jax.profiler.annotate_function
+    def evaluate(self, step: int, state: TrainState) -> None:
+        """Evaluates the weights and records their losses, unless it is interrupted."""
+        with self.recorder.paused():
+            began = time.perf_counter()
+            with self.last.named():
+                losses = self.evaluator.losses(step, weight_trees(state), self.interrupted)
+            self.misses_evaluation = losses is None
+            if losses is not None:
+                self.recorder.record_losses(step, losses, time.perf_counter() - began)
+
+    def finish(self, step: int, state: TrainState) -> None:
+        """Saves the state unless it is saved already."""
+        if step > self.last.step:
+            self.save(step, state)
+
+
+@contextlib.contextmanager
+def open_run(
+    plan: Plan,
+    console: Console | None = None,
+    *,
+    interrupted: Callable[[], bool] | None = None,
+    fall_back: bool = False,
+    profile: StepRange | None = None,
+) -> Iterator[Run]:
+    """Opens a run at the step of its plan, or where it goes on by now, and yields it.
+
+    Takes the arguments of `loop.train`, and raises the same errors.
+    """
+    config, mesh = plan.config, plan.mesh
+    run_dir = storage_path(config.directory)
+    display = Display(config.clock, console or Console(quiet=True))
+    with contextlib.ExitStack() as stack:
+        last = LastCheckpoint(run_dir, plan.saved_step)
+        stack.enter_context(last.explain_failures())
+        interrupted = interrupted or stack.enter_context(signals.interruptible())
+        confirm_lock = _lock(stack, plan, display.say)
+        if processes.broadcast(_has_moved_on(plan)):
+            plan = make_plan(config, mesh, fall_back=fall_back, profile=profile, say=display.say)
+        _write_run_file(plan, display.say)
+        preflight.check_shared(run_dir)
+
+        checkpoints = CheckpointManager(run_dir, retention_policy(config), display.say)
+        stack.callback(checkpoints.close)
+        abstract_state = plan.program.abstract_state
+        restored = checkpoints.restore_latest(abstract_state, fall_back)
+        last.step = restored.meta["step"] if restored else 0
+        if plan.trunk and not restored:
+            restored = restore_checkpoint(plan.trunk.path, abstract_state)
+        meta: Mapping[str, Any] = restored.meta if restored else {"step": 0}
+        if meta["step"] != plan.step:  # the latest checkpoint was damaged, and is set aside
+            plan = plan.starting_from(meta["step"])
+        evaluator = SetEvaluator(config, mesh, plan.sets, plan.set_weights, plan.programs)
+        print_summary(plan, evaluator, display.say)
+        averages_since = _averages_since(config, restored, display.say)
+        state = restored.state if restored else _first_state(plan)
+
+        recorder = Recorder(plan, display, last, meta)
+        stack.callback(recorder.close)
+        batches = run_data.iterate_batches(
+            config, mesh, plan.datasets, plan.program.rules, plan.step
+        )
+        stack.enter_context(contextlib.closing(batches))
+        evaluations = due_steps.evaluations(config, plan.stop)
+        # A model that is continued, or a branch on other data, is evaluated first, to see what the
+        # training gains.
+        is_continued = plan.initial is not None or bool(config.branch.data)
+        is_first = is_continued and plan.saved_step == 0
+        misses_evaluation = (is_first or evaluations.due(plan.step)) and not processes.broadcast(
+            metric_records.is_evaluated(run_dir, plan.step)
+        )
+        profiler = Profiler(run_dir, profile, display.say)
+        stack.callback(profiler.close)
+        stack.enter_context(display)
+        yield Run(
+            plan=plan,
+            state=state,
+            batches=batches,
+            saves=due_steps.saves(config, plan.stop),
+            evaluations=evaluations,
+            interrupted=interrupted,
+            misses_evaluation=misses_evaluation,
+            about=plan.about | {"averages_since": averages_since},
+            evaluator=evaluator,
+            checkpoints=checkpoints,
+            recorder=recorder,
+            profiler=profiler,
+            last=last,
+            confirm_lock=confirm_lock,
+            say=display.say,
+        )
+
+
+def _lock(
+    stack: contextlib.ExitStack, plan: Plan, say: Callable[[str], None]
+) -> Callable[[], None]:
+    """Locks the directory until the stack closes; returns what confirms the lock."""
+
+    def confirm() -> None:  # the primary process alone holds the lock
+        pass
+
+    with processes.fail_together():
+        if processes.is_primary():
+            run_dir = storage_path(plan.config.directory)
+            confirm = stack.enter_context(run_directory.lock(run_dir, say))
+    return confirm
+
+
+def _has_moved_on(plan: Plan) -> bool:
+    """Whether another start has trained the run since the plan was made."""
+    run_dir = storage_path(plan.config.directory)
+    saved_step = max(checkpoint_listing.saved_steps(run_dir), default=0)
+    return saved_step != plan.saved_step or run_directory.read_run_file(run_dir) != plan.run_file
+
+
+def _write_run_file(plan: Plan, say: Callable[[str], None]) -> None:
+    """Makes the directory the run's, or records the settings of this start."""
+    config = plan.config
+    run_dir = storage_path(config.directory)
+    about: Mapping[str, Any] = {
+        "name": config.name,
+        "version": __version__,
+        "config": config.to_dict(),
+        "microbatches": plan.microbatches,
+        # Wherever one reads the run.
+        "data_paths": {x: str(absolute_path(y.path)) for x, y in plan.datasets.items()},
+        "set_paths": {x: str(absolute_path(y.path)) for x, y in plan.sets.items()},
+        "evaluated": plan.evaluated,
+        "stages": plan.stages,
+        **({"branch": plan.trunk.provenance} if plan.trunk else {}),
+    }
+    with processes.fail_together():
+        if not processes.is_primary():
+            return
+        if plan.run_file is None:
+            run_directory.initialize(run_dir, plan.identity, about)
+            return
+        if run_directory.record_settings(run_dir, plan.run_file, about, plan.step):
+            say(f"stages   changed from {config.clock.describe(plan.step)} on, and recorded")
+        began = run_directory.evaluations(plan.run_file)[:1]
+        if not run_directory.is_same_evaluation([*began, plan.evaluated]):
+            say(
+                "eval     other validation sets, weights or tokens than when the run began: its "
+                "losses from here on are of those"
+            )
+
+
+def _first_state(plan: Plan) -> TrainState:
+    """Returns the state before the first update."""
+    if plan.initial:
+        return pretrained.init_from_pretrained(plan.initial, plan.config, plan.program)
+    return plan.program.init(plan.config.seed)
+
+
+def _averages_since(
+    config: Config, restored: RestoredCheckpoint | None, say: Callable[[str], None]
+) -> dict[str, int]:
+    """Returns the step at which each average started; prints new and dropped ones."""
+    since = restored.meta.get("averages_since", {}) if restored else {}
+    since = {label: since.get(label, 0) for label in config.averaging_rules}
+    if restored:
+        step = restored.meta["step"]
+        for label in restored.added_averages:
+            since[label] = step
+            say(f"average {label} is new: it starts from the weights at step {step:,}")
+        for label in restored.dropped_averages:
+            say(f"average {label} is no longer kept")
+    return since
