@@ -30,10 +30,13 @@ from anytime_jax.storage.paths import storage_path
 from anytime_jax.training import loop
 from anytime_jax.training.loop import Outcome
 from anytime_jax.training.metric_writers import TENSORBOARD
+from anytime_jax.training.plan import make_plan
+from anytime_jax.training.plan_summary import print_summary
 from anytime_jax.training.profiler import StepRange
 
 EXAMPLES = (
     "--config=quickstart",
+    "--config=quickstart --plan",
     "--config=quickstart --config.name=mine --config.seed=1 --config.stop=8x",
 )
 # Options of a process among several; the value may be a separate argument.
@@ -47,6 +50,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--fall-back",
         action="store_true",
         help="set a damaged checkpoint aside and resume from the newest good one",
+    )
+    parser.add_argument(
+        "--plan",
+        action="store_true",
+        help="print what a start has found, from which step to which it would train and on what, "
+        "and exit; nothing is written",
     )
     parser.add_argument(
         "--profile",
@@ -94,6 +103,10 @@ def _train(config: schema.Config, arguments: argparse.Namespace) -> int:
     jax_settings.find_devices()
     is_primary = processes.is_primary()
     console = open_console(quiet=not is_primary)
+    if arguments.plan:
+        plan = make_plan(config, fall_back=arguments.fall_back, prepare=False, say=console.print)
+        print_summary(plan, console.print)
+        return 0
     try:
         outcome = loop.train(
             config, console, fall_back=arguments.fall_back, profile=arguments.profile

@@ -160,17 +160,18 @@ def _decay_points(directory: str, point: str, trunk: Config) -> tuple[str, str]:
     return f"{step} steps", f"{horizon} steps"
 
 
-def find_trunk(config: Config, resumes: bool) -> Trunk | None:
+def find_trunk(config: Config, run_dir: Path, own: Mapping[str, Any] | None) -> Trunk | None:
     """Returns the checkpoint that a branch starts from; None for a run that is no branch.
 
-    A branch that resumes, from a checkpoint of its own, does so even if the trunk is gone. Raises
+    `own` is the run file of a branch that resumes, from a checkpoint of its own in `run_dir`. It
+    does so even if the trunk is gone. Raises
     an InputError if there is no such checkpoint or the branch would change inherited settings, and
     a RunError if the checkpoint is damaged.
     """
     step = config.branch_step
     if step is None:
         return None
-    from_run, run_dir = absolute_path(config.branch.from_run), absolute_path(config.directory)
+    from_run, run_dir = absolute_path(config.branch.from_run), absolute_path(run_dir)
     if from_run in (run_dir, *run_dir.parents):
         raise InputError(
             f"config.run_dir = {config.directory!r} is in the trunk's own directory: a branch is a "
@@ -178,9 +179,8 @@ def find_trunk(config: Config, resumes: bool) -> Trunk | None:
         )
     path = checkpoint_listing.checkpoint_path(from_run, step)
     meta = _readable_meta(path)
-    if resumes:
-        own = run_directory.read_run_file(run_dir)
-        saved = own and own.get("branch")
+    if own is not None:
+        saved = own.get("branch")
         if saved and (meta is None or _is_gone(from_run, saved)):
             return Trunk(path, step, str(saved.get("checkpoint")), saved.get("run_id"), None)
     trunk, run_file = read_run(config.branch.from_run, "config.branch.from_run", config.packages())

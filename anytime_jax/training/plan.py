@@ -10,6 +10,7 @@ microbatches. Nothing of it is in the configuration, which a start never changes
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from jax.sharding import Mesh
@@ -29,7 +30,6 @@ from anytime_jax.corpus.sentencepiece_tokenizer import TRAINED_END_OF_TEXT
 from anytime_jax.data.dataset_info import DatasetInfo, data_fingerprint
 from anytime_jax.distributed import processes
 from anytime_jax.errors import RunError
-from anytime_jax.storage.paths import storage_path
 from anytime_jax.training import branching, microbatch_search, preflight, pretrained, run_data
 from anytime_jax.training.branching import Trunk
 from anytime_jax.training.metric_writers import check_wandb
@@ -51,6 +51,7 @@ class Plan:
     """What a start has found for a configuration.
 
     Attributes:
+      run_dir: the run directory.
       run_file: content of the run file; None for a run that has not begun.
       datasets: the dataset of every source, by name.
       sets: the dataset of every validation set, by name.
@@ -69,6 +70,7 @@ class Plan:
 
     config: Config
     mesh: Mesh
+    run_dir: Path
     run_file: Mapping[str, Any] | None
     datasets: Mapping[str, DatasetInfo]
     sets: Mapping[str, DatasetInfo]
@@ -173,16 +175,16 @@ def make_plan(
     Raises an InputError if anything does not fit the configuration.
     """
     with processes.fail_together():
-        preflight.check_paths(config)
+        run_dir = preflight.check_paths(config)
         mesh = mesh or preflight.make_mesh(config)
     preflight.check_agreement(config, fall_back)
-    run_dir = storage_path(config.directory)
     # Hosts may see files at different times: they believe the primary process.
     saved_step = processes.broadcast(max(checkpoint_listing.saved_steps(run_dir), default=0))
     with processes.fail_together():
         run_file = run_directory.read_run_file(run_dir)
-        trunk = branching.find_trunk(config, resumes=saved_step > 0)
-        initial = pretrained.find_pretrained(config, resumes=saved_step > 0)
+        own = run_file if saved_step else None
+        trunk = branching.find_trunk(config, run_dir, own)
+        initial = pretrained.find_pretrained(config, own)
         if processes.is_primary():
             check_wandb(config.log)
     step = saved_step or (trunk.step if trunk else 0)
@@ -196,7 +198,7 @@ def make_plan(
         programs = _make_programs(config, mesh, rules, numbers[-1])
         last = config.stop_rule.after(step, config.clock)
         if last is None or step < last:
-            preflight.check_capacity(programs[config.model], config, mesh, numbers[-1])
+            preflight.check_capacity(config, run_dir, mesh, programs[config.model], numbers[-1])
         if not is_prepared:  # what the data tell is compared below
             known = config.select(lambda facts: facts.identity)
             owner = {} if run_file is None else run_file["identity"]
@@ -208,6 +210,7 @@ def make_plan(
         plan = Plan(
             config=config,
             mesh=mesh,
+            run_dir=run_dir,
             run_file=run_file,
             datasets=datasets,
             sets=sets,
@@ -226,7 +229,7 @@ def make_plan(
         run_directory.check_identity(run_dir, plan.identity)
         run_directory.check_stages(run_dir, plan.stages, step)
         if not (saved_step or fall_back):
-            preflight.check_not_lost(config, step)
+            preflight.check_not_lost(config, run_dir, step)
         plan = plan.starting_from(step)
         if profile:
             check_steps(profile, step, None if math.isinf(plan.stop) else int(plan.stop))
@@ -300,14 +303,13 @@ def _set_weights(
 
 def _is_complete(plan: Plan) -> bool:
     """Whether a run at its stop is saved and evaluated, as the primary process sees it."""
-    run_dir = storage_path(plan.config.directory)
     is_saved = True
     if plan.saved_step:
         try:
             checkpoint_reader.read_meta(
-                checkpoint_listing.checkpoint_path(run_dir, plan.saved_step)
+                checkpoint_listing.checkpoint_path(plan.run_dir, plan.saved_step)
             )
         except RunError:
             is_saved = False  # to restore it fails, and names the damage
-    is_evaluated = plan.step > plan.stop or metric_records.is_evaluated(run_dir, plan.step)
+    is_evaluated = plan.step > plan.stop or metric_records.is_evaluated(plan.run_dir, plan.step)
     return bool(processes.broadcast(is_saved and is_evaluated))

@@ -14,13 +14,12 @@ from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.models.attention import resolve_path
 from anytime_jax.models.decoder import count_params
 from anytime_jax.storage.files import free_bytes
-from anytime_jax.storage.paths import storage_path
 from anytime_jax.training.evaluator import SetEvaluator
 from anytime_jax.training.plan import Plan
 from anytime_jax.training.state_memory import measure_state, state_bytes
 
 
-def print_summary(plan: Plan, evaluator: SetEvaluator, say: Callable[[str], None]) -> None:
+def print_summary(plan: Plan, say: Callable[[str], None]) -> None:
     """Prints model, data and devices of a run, the memory and disk it needs, and where it ends."""
     if not processes.is_primary():
         return
@@ -50,7 +49,7 @@ def print_summary(plan: Plan, evaluator: SetEvaluator, say: Callable[[str], None
         + (", ".join(config.averaging_rules) or "none")
     )
     say(f"export   {model_reader.describe_loader(config.model)}")
-    for line in (*_describe_data(plan), *_describe_evaluation(plan, evaluator)):
+    for line in (*_describe_data(plan), *_describe_evaluation(plan)):
         say(line)
     say(f"device   {mesh.size} x {device.device_kind} ({axes}), {speed}")
     say(f"memory   {memory.describe(sharding.device_memory(mesh))}")
@@ -107,9 +106,10 @@ def _describe_data(plan: Plan) -> Iterator[str]:
             yield f"stage    {_describe_stage(plan, number, stage)}"
 
 
-def _describe_evaluation(plan: Plan, evaluator: SetEvaluator) -> Iterator[str]:
+def _describe_evaluation(plan: Plan) -> Iterator[str]:
     """The size of an evaluation on every validation set, and its weight in the mean."""
-    evaluators, weights = evaluator.evaluators(plan.step), plan.set_weights
+    sets = SetEvaluator(plan.config, plan.mesh, plan.sets, plan.set_weights, plan.programs)
+    evaluators, weights = sets.evaluators(plan.step), plan.set_weights
     for name, each in evaluators.items():
         label = f"{name} (weight {weights.get(name, 0):.3g}): " if len(evaluators) > 1 else ""
         tokens, documents = each.count * each.length, each.count_documents()
@@ -177,7 +177,7 @@ def _share_seen(plan: Plan, number: int, stage: RunStage) -> float:
 
 def _describe_disk(plan: Plan) -> str:
     """The size of a checkpoint, and the most that the checkpoints take up to the stop."""
-    policy, free = retention_policy(plan.config), free_bytes(storage_path(plan.config.directory))
+    policy, free = retention_policy(plan.config), free_bytes(plan.run_dir)
     each = checkpoint_bytes(state_bytes(plan.program.abstract_state))
     if math.isinf(plan.stop):
         return f"{format_bytes(each)} a checkpoint"

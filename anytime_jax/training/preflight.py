@@ -53,18 +53,20 @@ def check_thread() -> None:
         )
 
 
-def check_paths(config: Config) -> None:
-    """Raises an InputError if a directory of the run or the data cannot be one."""
+def check_paths(config: Config) -> Path:
+    """Returns the run directory; raises an InputError if it or the data's cannot be one."""
     with naming("config.run_dir"):
-        run_dir = absolute_path(config.directory)
-    run_directory.check_name(run_dir, f"config.run_dir = {format_value(config.directory)}")
+        absolute = absolute_path(config.directory)
+    run_directory.check_name(absolute, f"config.run_dir = {format_value(config.directory)}")
     for name, path in (("run_dir", config.directory), ("data.path", config.data.path)):
         with naming(f"config.{name}"):
             stored = storage_path(path)
         check_directory(stored, f"config.{name} = {format_value(path)}")
     mirrors = [TENSORBOARD] if config.log.tensorboard else []
     parts = [checkpoint_listing.DIRECTORY, metric_records.DIRECTORY, *mirrors]
-    run_directory.check_files(storage_path(config.directory), parts)
+    run_dir = storage_path(config.directory)
+    run_directory.check_files(run_dir, parts)
+    return run_dir
 
 
 def check_agreement(config: Config, fall_back: bool) -> None:
@@ -221,7 +223,9 @@ def _check_readouts(program: Program) -> None:
                 )
 
 
-def check_capacity(program: Program, config: Config, mesh: Mesh, microbatches: int) -> None:
+def check_capacity(
+    config: Config, run_dir: Path, mesh: Mesh, program: Program, microbatches: int
+) -> None:
     """Raises an InputError if state and gradient exceed memory, or a checkpoint the free disk.
 
     Activations are not counted: the compiler knows their memory, of which `Run.update` warns.
@@ -233,7 +237,7 @@ def check_capacity(program: Program, config: Config, mesh: Mesh, microbatches: i
             f"config.model: {memory.describe(available)}, and activations come on top: choose a "
             "larger mesh.fsdp, fewer averages or a smaller model"
         )
-    free = free_bytes(storage_path(config.directory))
+    free = free_bytes(run_dir)
     needed = checkpoint_bytes(state_bytes(program.abstract_state))
     if needed > free:
         raise InputError(
@@ -243,9 +247,8 @@ def check_capacity(program: Program, config: Config, mesh: Mesh, microbatches: i
         )
 
 
-def check_not_lost(config: Config, step: int) -> None:
+def check_not_lost(config: Config, run_dir: Path, step: int) -> None:
     """Raises an InputError if records show that a run without checkpoints had one after `step`."""
-    run_dir = storage_path(config.directory)
     rows = metric_records.read_records(run_dir)
     if not rows:
         return

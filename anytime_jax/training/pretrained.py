@@ -7,9 +7,10 @@ the recorded digest.
 
 import dataclasses
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from anytime_jax.checkpoints import run_directory
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.config.schema import Config
 from anytime_jax.corpus.vocabulary import find_vocabulary_file, load_vocabulary
@@ -17,7 +18,6 @@ from anytime_jax.data.dataset_info import DatasetInfo
 from anytime_jax.errors import InputError
 from anytime_jax.formats import model_reader
 from anytime_jax.formats.model_reader import ModelDescription
-from anytime_jax.storage.paths import storage_path
 from anytime_jax.training.step import Program
 
 
@@ -32,21 +32,21 @@ class Pretrained:
     digest: str
 
 
-def find_pretrained(config: Config, resumes: bool) -> Pretrained | None:
+def find_pretrained(config: Config, own: Mapping[str, Any] | None) -> Pretrained | None:
     """Returns the model that a run starts from, checked; None for random weights.
 
-    A run that resumes, from a checkpoint of its own, needs the digest alone. Raises an InputError
+    `own` is the run file of a run that resumes, from a checkpoint of its own, and needs the digest
+    alone. Raises an InputError
     if the model is missing or has another shape.
     """
     if not config.initial_weights:
         return None
     path = Path(config.initial_weights)
-    if resumes:
+    if own is not None:
         try:
             return Pretrained(None, model_reader.weights_digest(path))
         except (InputError, OSError):  # deleted since the first start, and no longer needed
-            identity = run_directory.read_identity(storage_path(config.directory)) or {}
-            return Pretrained(None, str(identity.get("initial_weights")))
+            return Pretrained(None, str(own["identity"].get("initial_weights")))
     try:
         description = model_reader.describe(path)
         _check_shape(config, description)

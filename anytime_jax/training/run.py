@@ -26,7 +26,7 @@ from anytime_jax.config.schema import Config
 from anytime_jax.distributed import processes, sharding
 from anytime_jax.errors import RunError
 from anytime_jax.formatting import format_duration
-from anytime_jax.storage.paths import absolute_path, storage_path
+from anytime_jax.storage.paths import absolute_path
 from anytime_jax.training import due_steps, preflight, pretrained, run_data, signals
 from anytime_jax.training.due_steps import Event
 from anytime_jax.training.evaluator import SetEvaluator, weight_trees
@@ -167,8 +167,7 @@ def open_run(
 
     Takes the arguments of `loop.train`, and raises the same errors.
     """
-    config, mesh = plan.config, plan.mesh
-    run_dir = storage_path(config.directory)
+    config, mesh, run_dir = plan.config, plan.mesh, plan.run_dir
     display = Display(config.clock, console or Console(quiet=True))
     with contextlib.ExitStack() as stack:
         last = LastCheckpoint(run_dir, plan.saved_step)
@@ -191,7 +190,7 @@ def open_run(
         if meta["step"] != plan.step:  # the latest checkpoint was damaged, and is set aside
             plan = plan.starting_from(meta["step"])
         evaluator = SetEvaluator(config, mesh, plan.sets, plan.set_weights, plan.programs)
-        print_summary(plan, evaluator, display.say)
+        print_summary(plan, display.say)
         averages_since = _averages_since(config, restored, display.say)
         state = restored.state if restored else _first_state(plan)
 
@@ -241,22 +240,20 @@ def _lock(
 
     with processes.fail_together():
         if processes.is_primary():
-            run_dir = storage_path(plan.config.directory)
-            confirm = stack.enter_context(run_directory.lock(run_dir, say))
+            confirm = stack.enter_context(run_directory.lock(plan.run_dir, say))
     return confirm
 
 
 def _has_moved_on(plan: Plan) -> bool:
     """Whether another start has trained the run since the plan was made."""
-    run_dir = storage_path(plan.config.directory)
-    saved_step = max(checkpoint_listing.saved_steps(run_dir), default=0)
-    return saved_step != plan.saved_step or run_directory.read_run_file(run_dir) != plan.run_file
+    saved_step = max(checkpoint_listing.saved_steps(plan.run_dir), default=0)
+    run_file = run_directory.read_run_file(plan.run_dir)
+    return saved_step != plan.saved_step or run_file != plan.run_file
 
 
 def _write_run_file(plan: Plan, say: Callable[[str], None]) -> None:
     """Makes the directory the run's, or records the settings of this start."""
-    config = plan.config
-    run_dir = storage_path(config.directory)
+    config, run_dir = plan.config, plan.run_dir
     about: Mapping[str, Any] = {
         "name": config.name,
         "version": __version__,

@@ -86,7 +86,7 @@ def first_state(model, dataset, run, mesh=None, **changes):
     """The first state of a run, and its program."""
     config = small_run.config(run, dataset.path, initial_weights=str(model), **changes)
     program = small_run.program(config, mesh or small_run.mesh())
-    source = pretrained.find_pretrained(config, resumes=False)
+    source = pretrained.find_pretrained(config, None)
     return pretrained.init_from_pretrained(source, config, program), program
 
 
@@ -166,7 +166,7 @@ def test_rejects_another_model_on_resume(run, copy, dataset, tmp_path):
         start_from(other, run, dataset, stop="2x")
     config = small_run.config(run, dataset.path, initial_weights=str(copy))
     digest = json.loads((run / "run.json").read_text())["identity"]["initial_weights"]
-    assert pretrained.find_pretrained(config, resumes=True).digest == digest
+    assert pretrained.find_pretrained(config, {"identity": {}}).digest == digest
 
 
 def test_rejects_run_that_lost_its_checkpoints(model, dataset, tmp_path):
