@@ -24,11 +24,11 @@ from anytime_jax.commands import command_line, config_file
 from anytime_jax.commands.command_line import positive_int
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config import schema
-from anytime_jax.config.model import ModelConfig
 from anytime_jax.distributed import jax_settings, xla_settings
 from anytime_jax.distributed.device_specs import DeviceSpec, device_spec
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes, format_count
+from anytime_jax.models.decoder import ModelConfig
 from anytime_jax.tables import Table, numbers
 from anytime_jax.training import microbatch_search, preflight
 from anytime_jax.training.state_memory import ADVICE
@@ -99,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
         names = {"topology": topology.name, "config": config.name, "settings": settings}
         print(json.dumps({**names, **report.to_dict()}))
     else:
-        for part in _describe(config, topology, kind, report):
+        for part in _describe(config, model, topology, kind, report):
             console.print(part)
     return 0 if report.fits else 2
 
@@ -185,6 +185,7 @@ def _overrides(layout: program_search.Layout) -> str:
 
 def _describe(
     config: schema.Config,
+    model: ModelConfig,
     topology: topologies.Topology,
     kind: str,
     report: UpdateReport,
@@ -193,7 +194,7 @@ def _describe(
     tokens = config.clock.tokens_per_step
     yield (
         f"{config.name} on {topology.name}: {report.devices} devices, windows of "
-        f"{config.model.length:,} tokens, compiled in {report.compile_seconds:.0f} s"
+        f"{model.length:,} tokens, compiled in {report.compile_seconds:.0f} s"
     )
     parts = " + ".join(f"{format_bytes(size)} {name}" for name, size in report.memory.items())
     verdict = "fits" if report.fits else "DOES NOT FIT"

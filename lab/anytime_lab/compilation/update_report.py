@@ -9,10 +9,10 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from anytime_jax.config.model import ModelConfig
 from anytime_jax.config.schema import Config
 from anytime_jax.distributed.device_specs import DeviceSpec
 from anytime_jax.distributed.xla_settings import is_flag
+from anytime_jax.models.decoder import ModelConfig
 from anytime_jax.models.flops import flops_per_token
 from anytime_jax.training import step
 from anytime_jax.training.microbatch_search import Compile

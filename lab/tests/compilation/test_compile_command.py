@@ -11,7 +11,7 @@ from run_command import run_command
 from anytime_jax.commands import config_file
 from anytime_jax.config import schema
 from anytime_jax.distributed.device_specs import DeviceSpec
-from anytime_jax.training import microbatches
+from anytime_jax.training import microbatch_search
 from anytime_lab.compilation import compile_command, topologies, update_report
 
 
@@ -20,10 +20,11 @@ def compiled_once():
     """`compile_update`, which compiles a configuration once for devices of any memory."""
     reports = {}
 
-    def compile_update(config, mesh, device):
-        key = config.model, config.mesh
+    def compile_update(config, mesh, device, model=None, microbatches=None):
+        key = model, config.mesh
         if key not in reports:
-            reports[key] = update_report.compile_update(config, mesh, device)
+            report = update_report.compile_update(config, mesh, device, model, microbatches)
+            reports[key] = report
         return dataclasses.replace(reports[key], device=device)
 
     return compile_update
@@ -38,7 +39,7 @@ def compile_small_run(monkeypatch, compiled_once):
         monkeypatch.setattr(config_file, "load", lambda arguments: schema.build(settings.to_dict()))
         monkeypatch.setattr(topologies, "make_devices", lambda topology: jax.devices()[:4])
         device = DeviceSpec(peak_flops=1e12, bandwidth=1e11, memory=memory)
-        for module in (compile_command, microbatches):
+        for module in (compile_command, microbatch_search):
             monkeypatch.setattr(module, "device_spec", lambda device_: device)
         if compile_command.compile_update is update_report.compile_update:
             monkeypatch.setattr(compile_command, "compile_update", compiled_once)
@@ -89,7 +90,7 @@ def test_directory_for_the_program_is_required_first(compile_small_run, capsys, 
 
 
 def test_compiler_out_of_memory_is_one_line(compile_small_run, capsys, monkeypatch):
-    def fail(config, mesh, device):
+    def fail(*unused):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Ran out of memory: 18G of 16G")
 
     monkeypatch.setattr(compile_command, "compile_update", fail)
