@@ -23,7 +23,6 @@ from anytime_jax.corpus.preparation import prepare
 from anytime_jax.corpus.sources import FileSource, Source
 from anytime_jax.corpus.worker_pool import Progress
 from anytime_jax.data.dataset_info import DatasetInfo, SplitInfo
-from anytime_jax.data.mixed_windows import MixedWindows
 from anytime_jax.data.mixture import DataStage, Mixture, whole_weights
 from anytime_jax.data.prefetch import read_ahead
 from anytime_jax.data.windows import Windows
@@ -111,10 +110,10 @@ def _read(
     mixture = Mixture([DataStage(0, length, weights)])
 
     def one() -> Windows:
-        return Windows(info, "train", length=length, seed=0, repeat=True)
+        return Windows.of(info, "train", length=length, seed=0, repeat=True)
 
-    def mixed() -> MixedWindows:
-        return MixedWindows(sources, mixture, seed=0, repeat=True)
+    def mixed() -> Windows:
+        return Windows(sources, mixture, seed=0, repeat=True)
 
     # Each round opens the arrays, so that none reads what another one has cached.
     readers: dict[str, Callable[[int], Iterator[np.ndarray]]] = {

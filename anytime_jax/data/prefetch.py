@@ -1,8 +1,7 @@
 """Batches read ahead: an iterator over consecutive samples, with sizes that may change.
 
-On its way from a disk or bucket to the training loop, a batch passes the reader of each dataset,
-`Windows.read`, `MixedWindows.batch`, `read` below, `read_ahead`, and
-`training.run_data.iterate_batches`.
+On its way from a disk or bucket to the training loop, a batch passes `Windows.batch`, `read` below,
+`read_ahead`, and `training.run_data.iterate_batches`.
 """
 
 from __future__ import annotations

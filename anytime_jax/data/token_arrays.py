@@ -69,18 +69,25 @@ def read_part(info: DatasetInfo, part: PartInfo) -> Iterator[np.ndarray]:
 
 
 class TokenReader:
-    """Reader of a split's tokens at any position, for any number of threads.
+    """Reader of tokens of some datasets at any position, for any number of threads.
 
-    Every chunk read is compared with its checksum. When a part is first read, its last chunk is
-    compared with the metadata, which detects a part of another position or dataset.
+    The datasets share one cache of chunks. Every chunk read is compared with its checksum. When a
+    part is first read, its last chunk is compared with the metadata, which detects a part of
+    another position or dataset.
+
+    Args:
+      infos: the datasets.
+      split: the split of every dataset that is read.
     """
 
-    def __init__(self, info: DatasetInfo, split: str):
+    def __init__(self, infos: Sequence[DatasetInfo], split: str):
         import tensorstore
 
-        self._info, self._parts = info, info.parts[split]
-        self._starts = [0, *itertools.accumulate(part.tokens for part in self._parts)]
-        chunks = self._starts[-1] // CHUNK_TOKENS + len(self._parts)
+        self._infos, self._parts = infos, [info.parts[split] for info in infos]
+        self._starts = [
+            [0, *itertools.accumulate(part.tokens for part in parts)] for parts in self._parts
+        ]
+        chunks = sum(starts[-1] // CHUNK_TOKENS + len(starts) for starts in self._starts)
         limits: dict[str, Any] = {
             "cache_pool": {"total_bytes_limit": _CACHE_BYTES + _INDEX_BYTES * chunks}
         }
@@ -89,8 +96,13 @@ class TokenReader:
         self._context = tensorstore.Context(limits)
         self._open = functools.lru_cache(None)(self._open_part)
 
-    def read(self, starts: Sequence[int], size: int) -> np.ndarray:
+    def read(
+        self, starts: Sequence[int], size: int, datasets: Sequence[int] | None = None
+    ) -> np.ndarray:
         """Reads `size` tokens from each of `starts`, all within the split: int32, one row each.
+
+        `datasets` has the index of the dataset of each row, by default of the first one. All
+        requests are one batch of TensorStore's.
 
         Raises:
           RunError: some cannot be read, or are damaged; the message names the part.
@@ -101,34 +113,37 @@ class TokenReader:
         reads = []
         # TensorStore sends the requests together when the block ends.
         with tensorstore.Batch() as batch:
-            for row, start in zip(rows, starts, strict=True):
-                done, number = 0, bisect.bisect_right(self._starts, start) - 1
+            owners = [0] * len(starts) if datasets is None else datasets
+            for row, start, dataset in zip(rows, starts, owners, strict=True):
+                begins, parts = self._starts[dataset], self._parts[dataset]
+                done, number = 0, bisect.bisect_right(begins, start) - 1
                 while done < size:
-                    first = start + done - self._starts[number]
-                    count = min(size - done, self._parts[number].tokens - first)
-                    request = self._open(number).request(first, count, batch)
-                    reads.append((row[done : done + count], number, first, request))
+                    first = start + done - begins[number]
+                    count = min(size - done, parts[number].tokens - first)
+                    place = dataset, number
+                    request = self._open(*place).request(first, count, batch)
+                    reads.append((row[done : done + count], place, first, request))
                     done, number = done + count, number + 1
-        for target, number, first, request in reads:
+        for target, place, first, request in reads:
             try:
-                self._open(number).confirm()
+                self._open(*place).confirm()
                 target[:] = request.result()
             except (OSError, ValueError) as error:
-                raise self._error(number, first, target.size, _reason(error)) from error
-        if rows.view(np.uint32).max(initial=0) >= self._info.vocab_size:
-            for target, number, first, _ in reads:
+                raise self._error(*place, first, target.size, _reason(error)) from error
+        if rows.view(np.uint32).max(initial=0) >= min(x.vocab_size for x in self._infos):
+            for target, place, first, _ in reads:
                 try:
-                    _check_vocabulary(target, self._info.vocab_size)
+                    _check_vocabulary(target, self._infos[place[0]].vocab_size)
                 except ValueError as error:
-                    raise self._error(number, first, target.size, str(error)) from error
+                    raise self._error(*place, first, target.size, str(error)) from error
         return rows
 
-    def _error(self, number: int, first: int, count: int, reason: str) -> RunError:
-        path = self._info.path / self._parts[number].name
+    def _error(self, dataset: int, number: int, first: int, count: int, reason: str) -> RunError:
+        path = self._infos[dataset].path / self._parts[dataset][number].name
         return RunError(f"{path} tokens {first} to {first + count} cannot be read ({reason})")
 
-    def _open_part(self, number: int) -> _OpenPart:
-        return _OpenPart(self._info, self._parts[number], self._context)
+    def _open_part(self, dataset: int, number: int) -> _OpenPart:
+        return _OpenPart(self._infos[dataset], self._parts[dataset][number], self._context)
 
 
 class _OpenPart:

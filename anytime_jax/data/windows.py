@@ -1,4 +1,4 @@
-"""Batches of token windows as a pure function of (dataset, seed, sample number).
+"""Batches of token windows as a pure function of (datasets, mixture, seed, sample number).
 
 There is no iterator state to save: the number of samples consumed so far is all that a resumed run,
 a branch, another number of processes or another batch size needs to see the right samples.
@@ -8,7 +8,11 @@ Shape suffixes: B samples of a batch (or of a process's rows of it), W = L + 1 t
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import itertools
 import shlex
+from collections.abc import Callable, Mapping
 from typing import cast
 
 import grain
@@ -16,6 +20,7 @@ import numpy as np
 
 from anytime_jax.checks import require_bool
 from anytime_jax.data.dataset_info import DatasetInfo
+from anytime_jax.data.mixture import DataStage, Mixture
 from anytime_jax.data.token_arrays import TokenReader
 from anytime_jax.errors import InputError, RunError
 
@@ -42,25 +47,74 @@ def count_windows(info: DatasetInfo, split: str, length: int) -> int:
     )
 
 
-class Windows:
-    """One split of a dataset in the order of a seed: sample number → window.
+def order_seed(seed: int, info: DatasetInfo, changes: int) -> int:
+    """Returns the seed of a source's order in a run, after a number of changes of the length.
 
-    Window k is `tokens[k * L : k * L + L + 1]` of the split. Each pass sees every window once.
-    Shuffled passes are different permutations, computed index by index (Grain's
-    `shuffle(seed).repeat()`); pass p of seed s is pass 0 of seed s + p, so runs to be compared need
-    seeds some distance apart.
+    It follows from the run's seed and the tokens, and not from the name or place of the source.
+    """
+    text = f"{seed} {info.fingerprint} {changes}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
+
+
+class Windows:
+    """One split of some datasets in the order of a mixture: sample number → window.
+
+    Window k of a dataset is `tokens[k * L : k * L + L + 1]`. Each pass over a dataset sees every
+    window once. Shuffled passes are different permutations, computed index by index (Grain's
+    `shuffle(seed).repeat()`); pass p of seed s is pass 0 of seed s + p. A change of the length
+    begins a new pass of every dataset, in another permutation.
 
     Args:
-      info: the dataset, from `load_dataset`.
+      datasets: the dataset of every source of the mixture, by name.
+      mixture: the order of the sources, and the length of the windows.
+      seed: seed of the orders, from 0 to 2³² − 1.
       split: "train" or "validation".
-      length: L, in tokens.
-      seed: seed of the order, from 0 to 2³² − 1.
       repeat: whether another pass follows the last window; else `DataExhausted` is raised.
       shuffle: False for the stored order in every pass, as in evaluation.
+      order_seed: the seed of the order of a dataset, from `seed`, the dataset and the number of
+        changes of the length.
     """
 
     def __init__(
         self,
+        datasets: Mapping[str, DatasetInfo],
+        mixture: Mixture,
+        *,
+        seed: int,
+        split: str = "train",
+        repeat: bool = False,
+        shuffle: bool = True,
+        order_seed: Callable[[int, DatasetInfo, int], int] = order_seed,
+    ):
+        require_bool("repeat", repeat)
+        require_bool("shuffle", shuffle)
+        if not 0 <= seed < 2**32:
+            raise InputError(f"seed {seed} is out of range; give one from 0 to 2**32 - 1")
+        self._infos, self._names = list(datasets.values()), list(datasets)
+        self._mixture, self._split, self._repeat = mixture, split, repeat
+        lengths = [stage.length for stage in mixture.stages]
+        # How often the length has changed before each stage.
+        changes = np.cumsum([0, *(a != b for a, b in itertools.pairwise(lengths))])
+        self._changes = changes.tolist()
+        self._counts = functools.lru_cache(None)(
+            lambda dataset, length: count_windows(self._infos[dataset], split, length)
+        )
+        for stage in mixture.stages:
+            for name in stage.weights:
+                self._counts(self._names.index(name), stage.length)
+        self._reader = TokenReader(self._infos, split)
+
+        def open_order(dataset: int, length: int, changes: int) -> grain.MapDataset:
+            order = grain.MapDataset.range(self._counts(dataset, length))
+            if shuffle:
+                order = order.shuffle(order_seed(seed, self._infos[dataset], changes))
+            return order.repeat()
+
+        self._order = functools.lru_cache(None)(open_order)
+
+    @classmethod
+    def of(
+        cls,
         info: DatasetInfo,
         split: str,
         *,
@@ -68,22 +122,23 @@ class Windows:
         seed: int,
         repeat: bool = False,
         shuffle: bool = True,
-    ):
-        require_bool("repeat", repeat)
-        require_bool("shuffle", shuffle)
-        self._windows = count_windows(info, split, length)
-        if not 0 <= seed < 2**32:
-            raise InputError(f"seed {seed} is out of range; give one from 0 to 2**32 - 1")
-        self.info = info
-        self._name = f'split "{split}" of {info.path}'
-        self._length = length
-        self._repeat = repeat
-        self._reader = TokenReader(info, split)
-        order = grain.MapDataset.range(self._windows)
-        self._order = (order.shuffle(seed) if shuffle else order).repeat()
+    ) -> Windows:
+        """Returns the windows of a dataset by itself, in the order of the seed as it is.
+
+        Runs to be compared need seeds some distance apart.
+        """
+        return cls(
+            {"": info},
+            Mixture([DataStage(0, length, {"": 1})]),
+            seed=seed,
+            split=split,
+            repeat=repeat,
+            shuffle=shuffle,
+            order_seed=lambda seed, info, changes: seed,
+        )
 
     def batch(self, first: int, size: int, rows: Rows = slice(None)) -> np.ndarray:
-        """Reads samples `first` to `first + size − 1`, a batch over all processes.
+        """Reads samples `first` to `first + size − 1`, a batch of one stage over all processes.
 
         Args:
           first: number of samples before this batch.
@@ -94,40 +149,56 @@ class Windows:
           tokens_BxW: int32; row i is sample `first + i`.
 
         Raises:
-          DataExhausted: there are fewer than `first + size` samples.
+          DataExhausted: a dataset has too few windows for the batch.
           RunError: a file is damaged; the message names it.
         """
         if first < 0 or size < 1:
             raise InputError(
                 f"batch of {size} samples at {first}; give a size from 1 and samples from 0"
             )
-        self._check_end(first, first + size - 1)
-        return self.read(np.arange(first, first + size)[rows])
-
-    def read(self, samples: np.ndarray) -> np.ndarray:
-        """Reads samples with any numbers, in ascending order, as `batch` does."""
-        if len(samples):
-            self._check_end(int(samples[0]), int(samples[-1]))
+        number = self._mixture.stage_of(first)
+        length = self._mixture.stages[number].length
+        if not self._repeat:
+            self._check_end(first + size, number)
+        samples = np.arange(first, first + size)[rows]
+        if not len(samples):
+            return np.empty((0, length + 1), np.int32)
+        datasets, positions = self.locate(samples)
         try:
-            return self.read_at(self.positions(samples))
+            return self.read(datasets, positions, length)
         except RunError as error:
             raise RunError(
-                f"samples {samples[0]} to {samples[-1]} of {self._name}: {error}; copy that file "
-                "again, or delete the dataset and prepare it again (python -m anytime_jax prepare "
-                f"--verify --output={shlex.quote(str(self.info.path))} reads all of it)"
+                f"samples {samples[0]} to {samples[-1]}: {error}; copy that file again, or delete "
+                "the dataset and prepare it again (python -m anytime_jax prepare --verify --output="
+                f"{shlex.quote(str(self._infos[datasets[0]].path))} reads all of it)"
             ) from error
 
-    def positions(self, samples: np.ndarray) -> np.ndarray:
-        """Returns the number of the window in the split, k, for each sample."""
-        return np.array([cast(int, self._order[int(x)]) for x in samples], np.int64)
+    def locate(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the index of the dataset of samples of one stage, and their windows' numbers."""
+        number, sources, indices = self._mixture.locate(samples)
+        stage = self._mixture.stages[number]
+        datasets = np.array([self._names.index(name) for name in stage.weights])[sources]
+        orders = {
+            x: self._order(x, stage.length, self._changes[number]) for x in set(datasets.tolist())
+        }
+        positions = [
+            cast(int, orders[x][i])
+            for x, i in zip(datasets.tolist(), indices.tolist(), strict=True)
+        ]
+        return datasets, np.array(positions, np.int64)
 
-    def read_at(self, positions: np.ndarray) -> np.ndarray:
-        """Reads windows by their number in the split."""
-        return self._reader.read((positions * self._length).tolist(), self._length + 1)
+    def read(self, datasets: np.ndarray, positions: np.ndarray, length: int) -> np.ndarray:
+        """Reads windows by the index of their dataset and their number in its split."""
+        return self._reader.read((positions * length).tolist(), length + 1, datasets.tolist())
 
-    def _check_end(self, first: int, last: int) -> None:
-        if not self._repeat and last >= self._windows:
-            raise DataExhausted(
-                f"samples {first} to {last} were requested, but {self._name} has {self._windows}; "
-                "prepare more text, or set repeat for another pass over it"
-            )
+    def _check_end(self, samples: int, number: int) -> None:
+        """Raises DataExhausted if a dataset has too few windows for so many samples."""
+        length = self._mixture.stages[number].length
+        for name, count in self._mixture.counts(samples, number).items():
+            dataset = self._names.index(name)
+            if count > (available := self._counts(dataset, length)):
+                raise DataExhausted(
+                    f'{count} windows of {length} tokens were requested of split "{self._split}" '
+                    f"of {self._infos[dataset].path}, which has {available}; prepare more text, or "
+                    "set repeat for another pass over it"
+                )

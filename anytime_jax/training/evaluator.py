@@ -60,6 +60,7 @@ class Evaluator:
     """
 
     program: Program
+    dataset: DatasetInfo
     windows: Windows
     count: int
     batch_size: int
@@ -104,7 +105,7 @@ class Evaluator:
             weights = (np.arange(start, start + size) < count).astype(np.float32)[rows]
             read = self.windows.batch(start, size, rows)
             if self.program.rules:
-                self.program.rules.check(read, f"the evaluation of {self.windows.info.path}")
+                self.program.rules.check(read, f"the evaluation of {self.dataset.path}")
             batch = read, weights
             tokens_BxT, weights_B = (sharding.put_batch(self.mesh, x, size) for x in batch)
             yield tokens_BxT, weights_B
@@ -115,11 +116,13 @@ class Evaluator:
         A document that ends in one window and one that goes on in the next window of the text count
         once; one that spans windows with others between them counts in each.
         """
-        order = np.sort(self.windows.positions(np.arange(self.count)))
+        datasets, order = self.windows.locate(np.arange(self.count))
+        order = np.sort(order)
         documents, before, open_ended = 0, -2, False
         for start in range(0, self.count, _COUNTED):
             positions = order[start : start + _COUNTED]
-            ends = self.windows.read_at(positions)[:, :-1] == self.windows.info.eos_id
+            rows = self.windows.read(datasets[: len(positions)], positions, self.length)
+            ends = rows[:, :-1] == self.dataset.eos_id
             for position, row in zip(positions, ends, strict=True):
                 is_same = position == before + 1 and open_ended
                 documents += int(row[:-1].sum()) + (0 if is_same else 1)
@@ -224,6 +227,6 @@ def make_evaluator(
     """
     length = program.model.length
     count = count or config.eval_windows(dataset.splits[split].windows(length), length)
-    windows = Windows(dataset, split, length=length, seed=_ORDER, repeat=True)
+    windows = Windows.of(dataset, split, length=length, seed=_ORDER, repeat=True)
     size = sharding.round_up_rows(mesh, min(batch_size or config.eval_rows(length), count))
-    return Evaluator(program, windows, count, size, mesh)
+    return Evaluator(program, dataset, windows, count, size, mesh)

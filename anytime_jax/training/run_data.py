@@ -14,9 +14,8 @@ from anytime_jax.config.schema import Config
 from anytime_jax.corpus.installed_python import BuiltinSource, difference_note
 from anytime_jax.corpus.preparation import prepare
 from anytime_jax.data.dataset_info import METADATA_NAME, DatasetInfo, load_dataset
-from anytime_jax.data.mixed_windows import MixedWindows
 from anytime_jax.data.prefetch import read_ahead
-from anytime_jax.data.windows import count_windows
+from anytime_jax.data.windows import Windows, count_windows
 from anytime_jax.distributed import processes, sharding
 from anytime_jax.errors import InputError, InUseError, format_value, naming
 from anytime_jax.formatting import format_count, format_duration
@@ -35,9 +34,7 @@ def iterate_batches(
     step: int,
 ) -> Generator[jax.Array]:
     """Iterates over the batches of a run from a step on, each on the devices."""
-    windows = MixedWindows(
-        datasets, config.mixture, seed=config.data.seed, repeat=config.data.repeat
-    )
+    windows = Windows(datasets, config.mixture, seed=config.data.seed, repeat=config.data.repeat)
 
     def read(first: int, size: int) -> jax.Array:
         rows = windows.batch(first, size, sharding.local_rows(mesh, size))

@@ -30,7 +30,7 @@ def shard(info, number):
 
 
 def read_every_row(info):
-    return TokenReader(info, "train").read(range(0, len(TOKENS) - SIZE, SIZE), SIZE)
+    return TokenReader([info], "train").read(range(0, len(TOKENS) - SIZE, SIZE), SIZE)
 
 
 def test_zarr_reads_the_same_tokens(info):
@@ -55,7 +55,7 @@ def test_rows_may_cross_parts_of_any_length(tmp_path, dtype):
         token_dtype=np.dtype(dtype).name,
         parts={"train": tuple(parts)},
     )
-    reader = TokenReader(info, "train")
+    reader = TokenReader([info], "train")
     near = np.array([[cut - 60, cut - 1, cut, cut + 1] for cut in cuts]).ravel()
     starts = [int(start) for start in near if 0 <= start <= len(tokens) - 70]
     rows = reader.read([*starts, *starts], 70)
@@ -68,7 +68,7 @@ def test_flipped_bit_is_an_error_of_its_chunk_alone(info):
     content = bytearray(shard(info, 1).read_bytes())
     content[2 * CHUNK_TOKENS // 3] ^= 4  # in the first chunk of part 1, after a short index
     shard(info, 1).write_bytes(content)
-    reader = TokenReader(info, "train")
+    reader = TokenReader([info], "train")
     first = len(TOKENS) // 3
     for start in range(0, len(TOKENS) - SIZE, SIZE):
         if start + SIZE <= first or start >= first + CHUNK_TOKENS:

@@ -13,7 +13,7 @@ from anytime_jax.checkpoints.checkpoint_reader import ARRAY_ITEMS
 from anytime_jax.checkpoints.manager import restore_checkpoint
 from anytime_jax.checkpoints.metric_records import TIMINGS, read_records
 from anytime_jax.config.schema import Config
-from anytime_jax.data.mixed_windows import MixedWindows
+from anytime_jax.data.windows import Windows
 from anytime_jax.distributed import sharding
 from anytime_jax.training import loop, plan, run_data, step
 
@@ -73,7 +73,7 @@ def update_by_hand(state, config, dataset, sizes, first=0):
     program = small_run.program(config, mesh)
     datasets = dict.fromkeys(config.sources, dataset)
     order = {"seed": config.data.seed, "repeat": config.data.repeat}
-    windows = MixedWindows(datasets, config.mixture, **order)
+    windows = Windows(datasets, config.mixture, **order)
     for size in sizes:
         rates = step.rates_at(config, int(state.step))
         tokens = sharding.put_batch(mesh, windows.batch(first, size), size)

@@ -18,8 +18,7 @@ from anytime_jax.commands import config_file
 from anytime_jax.config import schema
 from anytime_jax.corpus.preparation import prepare
 from anytime_jax.corpus.sources import FileSource
-from anytime_jax.data.mixed_windows import order_seed
-from anytime_jax.data.windows import Windows
+from anytime_jax.data.windows import Windows, order_seed
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.training import branching, loop
 from anytime_jax.training import plan as plan_lib
@@ -142,8 +141,8 @@ def test_branch_reads_other_data_from_their_start(trunk, dataset, second, tmp_pa
     first = len(updates)
     outcome, _ = leave(tmp_path, trunk, dataset, branch__data=str(second.path))
     assert outcome == Outcome(20, "stop")
-    seed = order_seed(small_run.DATA_SEED, second.fingerprint, 0)
-    windows = Windows(second, "train", length=small_run.LENGTH, seed=seed)
+    seed = order_seed(small_run.DATA_SEED, second, 0)
+    windows = Windows.of(second, "train", length=small_run.LENGTH, seed=seed)
     batches = [windows.batch(i * small_run.BATCH, small_run.BATCH) for i in range(2)]
     np.testing.assert_array_equal(updates[first:], batches)
     meta = read_meta(tmp_path / "checkpoints" / "20")

@@ -19,7 +19,7 @@ CONFIG = small_run.config("unused")
 @pytest.fixture(scope="module")
 def windows(dataset):
     order = {"seed": 0, "repeat": True, "shuffle": False}
-    return Windows(dataset, "validation", length=small_run.LENGTH, **order)
+    return Windows.of(dataset, "validation", length=small_run.LENGTH, **order)
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +33,9 @@ def state():
     return first._replace(opt_state=averaging.replace_averages(first.opt_state, scaled))
 
 
-def evaluator(windows, count=10, mesh=None):
+def evaluator(windows, count=10, mesh=None, dataset=None):
     mesh = mesh or small_run.mesh()
-    return Evaluator(small_run.program(CONFIG, mesh), windows, count, 8, mesh)
+    return Evaluator(small_run.program(CONFIG, mesh), dataset, windows, count, 8, mesh)
 
 
 def evaluate(evaluator, state):

@@ -11,8 +11,7 @@ from token_datasets import write_dataset
 from training_runs import after, bits, records, start, updates
 
 from anytime_jax.checkpoints.checkpoint_reader import read_meta
-from anytime_jax.data.mixed_windows import order_seed
-from anytime_jax.data.windows import Windows
+from anytime_jax.data.windows import Windows, order_seed
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.training import preflight, run_data
 from anytime_jax.training.loop import Outcome
@@ -90,8 +89,8 @@ def expected_batches(sources, stop):
             since = sample - config.samples(stage.step)
             order = config.mixture.stages[config.run_stages.index(stage)].order
             name = names[order[since % len(order)]]
-            seed = order_seed(small_run.DATA_SEED, sources[name].fingerprint, int(length == 16))
-            windows = Windows(sources[name], "train", length=length, seed=seed, repeat=True)
+            seed = order_seed(small_run.DATA_SEED, sources[name], int(length == 16))
+            windows = Windows.of(sources[name], "train", length=length, seed=seed, repeat=True)
             rows.append(windows.batch(counters.get(name, 0), 1)[0])
             counters[name] = counters.get(name, 0) + 1
         yield np.array(rows)

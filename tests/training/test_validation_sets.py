@@ -51,7 +51,7 @@ def run_fixture(dataset, other, tmp_path_factory):
 
 def window_losses(model, params, dataset, count):
     """Mean losses of the first windows in the fixed order, the softmax in NumPy float64."""
-    length, reader = model.length, TokenReader(dataset, "validation")
+    length, reader = model.length, TokenReader([dataset], "validation")
     available = (dataset.splits["validation"].tokens - 1) // length
     order = grain.MapDataset.range(available).shuffle(0)
     starts = [int(order[i]) * length for i in range(count)]

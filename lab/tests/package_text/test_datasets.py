@@ -77,7 +77,7 @@ def made(tmp_path_factory):
 def read_split(path, split):
     info = load_dataset(path)
     tokens = info.splits[split].tokens
-    ids = TokenReader(info, split).read([0], tokens)[0] if tokens else []
+    ids = TokenReader([info], split).read([0], tokens)[0] if tokens else []
     return load_vocabulary(info.vocabulary_path).decode(ids)
 
 
