@@ -9,8 +9,8 @@ from anytime_jax.checks import is_number
 from anytime_jax.commands import command_line, config_file
 from anytime_jax.commands.command_line import positive_int
 from anytime_jax.errors import InputError
+from anytime_jax.training.evaluator import Evaluators
 from anytime_jax.weights import evaluation, weight_names
-from anytime_jax.weights.evaluation import Evaluators
 from anytime_jax.weights.saved_run import SavedRun
 from anytime_jax.weights.weight_names import DEFAULT_LIMITS, MixtureLimits
 

@@ -110,7 +110,7 @@ class TokenReader:
         import tensorstore
 
         rows = np.empty((len(starts), size), np.int32)
-        reads = []
+        reads: list[tuple[np.ndarray, tuple[int, int], int, Any]] = []
         # TensorStore sends the requests together when the block ends.
         with tensorstore.Batch() as batch:
             owners = [0] * len(starts) if datasets is None else datasets

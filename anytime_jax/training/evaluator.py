@@ -16,6 +16,7 @@ from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset_info import DatasetInfo
 from anytime_jax.data.windows import Windows
 from anytime_jax.distributed import sharding
+from anytime_jax.formatting import format_count
 from anytime_jax.models import decoder
 from anytime_jax.training.step import Program, make_program
 
@@ -130,10 +131,105 @@ class Evaluator:
         return documents
 
 
-class SetEvaluator:
-    """Evaluates the weights of a run on its validation sets, at each length that it has had.
+@dataclasses.dataclass(frozen=True)
+class WindowLosses:
+    """Mean token loss in nats of each window of some sets, float64.
 
-    Their mean at the first length has fixed weights, so it does not jump when the mixture or the
+    Attributes:
+      by_set: the losses by the label of the set.
+      weights: weight of each set in the mean; the sum is 1, and of others the weight is 0.
+    """
+
+    by_set: Mapping[str, np.ndarray]
+    weights: Mapping[str, float]
+
+    @property
+    def mean(self) -> float:
+        """The mean of the sets by their weights."""
+        return math.fsum(x * self.by_set[name].mean() for name, x in self.weights.items())
+
+    def halves(self) -> tuple["WindowLosses", "WindowLosses"]:
+        """Returns the first half of the windows of every set, an even number, and the second."""
+        halves = {name: np.split(losses, 2) for name, losses in self.by_set.items()}
+        first, second = ({name: x[i] for name, x in halves.items()} for i in range(2))
+        return WindowLosses(first, self.weights), WindowLosses(second, self.weights)
+
+    def minus(self, other: "WindowLosses") -> tuple[float, float]:
+        """Returns the difference of two means, and its standard error, window by window.
+
+        Windows are taken as independent; the error is not a number for a set of one window.
+        """
+        gaps = {
+            name: mean_and_standard_error(self.by_set[name] - other.by_set[name])
+            for name in self.weights
+        }
+        gap = math.fsum(x * gaps[name][0] for name, x in self.weights.items())
+        return gap, math.hypot(*(x * gaps[name][1] for name, x in self.weights.items()))
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluators:
+    """Evaluators of weights on some sets, by label, on one mesh.
+
+    Attributes:
+      weights: weight above 0 of a set in the mean; the sum is 1.
+    """
+
+    by_set: Mapping[str, Evaluator]
+    weights: Mapping[str, float]
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh of all of them."""
+        return next(iter(self.by_set.values())).mesh
+
+    @property
+    def of_mean(self) -> "Evaluators":
+        """The evaluators on the sets that count in the mean."""
+        return Evaluators({name: self.by_set[name] for name in self.weights}, self.weights)
+
+    def losses(
+        self, trees: Mapping[str, decoder.Params], interrupted: Callable[[], bool] = lambda: False
+    ) -> dict[str, float] | None:
+        """Returns the mean loss of each tree by label, as `Evaluator.losses` does.
+
+        Of several sets, the loss on each is there too, as SET/LABEL.
+        """
+        by_set = {}
+        for name, evaluator in self.by_set.items():
+            losses = evaluator.losses(trees, interrupted)
+            if losses is None:
+                return None
+            by_set[name] = losses
+        mean = {
+            label: math.fsum(weight * by_set[name][label] for name, weight in self.weights.items())
+            for label in trees
+        }
+        if len(by_set) == 1:
+            return mean
+        return mean | {f"{name}/{x}": loss for name, y in by_set.items() for x, loss in y.items()}
+
+    def window_losses(self, params: decoder.Params) -> WindowLosses:
+        """Returns the loss of each window; in a single process only."""
+        losses = {name: each.window_losses(params) for name, each in self.by_set.items()}
+        return WindowLosses(losses, self.weights)
+
+    def describe(self, split: str, parts: int = 1) -> str:
+        """Returns the size of a part of the windows, of each set with its weight."""
+        sizes = {
+            name: f"{format_count(each.count // parts * each.length)} tokens"
+            for name, each in self.by_set.items()
+        }
+        if len(sizes) == 1:
+            return f"{next(iter(sizes.values()))} of {split}"
+        each = (f"{name} ({self.weights.get(name, 0):.3g}) {x}" for name, x in sizes.items())
+        return f"{split} of each set (weight): {', '.join(each)}"
+
+
+class RunEvaluators:
+    """The evaluators of a run, on its validation sets at each length that it has had.
+
+    The mean at the first length has fixed weights, so it does not jump when the mixture or the
     length changes.
 
     Args:
@@ -150,16 +246,18 @@ class SetEvaluator:
         weights: Mapping[str, float],
         programs: Mapping[ModelConfig, Program],
     ):
-        self._config, self._mesh, self._sets, self._weights = config, mesh, sets, weights
+        self._config, self._mesh, self._sets = config, mesh, sets
+        self._weights = {name: weight for name, weight in weights.items() if weight}
         self._programs = dict(programs)
         self._evaluators: dict[tuple[str, ModelConfig], Evaluator] = {}
 
-    def evaluators(self, step: int) -> dict[str, Evaluator]:
-        """Returns the evaluators after `step` updates, by the name of the set."""
-        return {
+    def at(self, step: int) -> Evaluators:
+        """Returns the evaluators after `step` updates."""
+        by_set = {
             label: self._evaluator(model, name)
             for label, name, model in evaluated_sets(self._config, step)
         }
+        return Evaluators(by_set, self._weights)
 
     def _evaluator(self, model: ModelConfig, name: str) -> Evaluator:
         config, mesh = self._config, self._mesh
@@ -171,30 +269,6 @@ class SetEvaluator:
                 config, mesh, self._sets[name], self._programs[model]
             )
         return self._evaluators[name, model]
-
-    def losses(
-        self,
-        step: int,
-        trees: Mapping[str, decoder.Params],
-        interrupted: Callable[[], bool] = lambda: False,
-    ) -> dict[str, float] | None:
-        """Returns the mean loss of each tree by label, as `Evaluator.losses` does.
-
-        Of several sets, the loss on each is there too, as SET/LABEL.
-        """
-        evaluators, by_set = self.evaluators(step), {}
-        for name, evaluator in evaluators.items():
-            losses = evaluator.losses(trees, interrupted)
-            if losses is None:
-                return None
-            by_set[name] = losses
-        mean = {
-            label: math.fsum(weight * by_set[name][label] for name, weight in self._weights.items())
-            for label in trees
-        }
-        if len(by_set) == 1:
-            return mean
-        return mean | {f"{name}/{x}": loss for name, y in by_set.items() for x, loss in y.items()}
 
 
 def evaluated_sets(config: Config, step: int) -> Iterator[tuple[str, str, ModelConfig]]:
@@ -230,3 +304,10 @@ def make_evaluator(
     windows = Windows.of(dataset, split, length=length, seed=_ORDER, repeat=True)
     size = sharding.round_up_rows(mesh, min(batch_size or config.eval_rows(length), count))
     return Evaluator(program, dataset, windows, count, size, mesh)
+
+
+def mean_and_standard_error(values: np.ndarray) -> tuple[float, float]:
+    """Returns the mean of values and its standard error, assuming independent windows."""
+    if len(values) < 2:
+        return float(values.mean()), float("nan")
+    return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))

@@ -1,13 +1,10 @@
 """Evaluation of a saved run: its mesh, its validation sets, and its vocabulary."""
 
-import dataclasses
-import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 
 from anytime_jax.config.model import ModelConfig
@@ -17,85 +14,14 @@ from anytime_jax.data.dataset_info import DatasetInfo, load_dataset
 from anytime_jax.data.windows import count_windows
 from anytime_jax.distributed import sharding
 from anytime_jax.errors import InputError
-from anytime_jax.formatting import format_count
-from anytime_jax.models.decoder import Params
-from anytime_jax.training.evaluator import Evaluator, evaluated_sets, make_evaluator
+from anytime_jax.training.evaluator import (
+    Evaluator,
+    Evaluators,
+    evaluated_sets,
+    make_evaluator,
+)
 from anytime_jax.training.step import document_rules, make_program
 from anytime_jax.weights.saved_run import SavedRun
-
-
-@dataclasses.dataclass(frozen=True)
-class WindowLosses:
-    """Mean token loss in nats of each window of some sets, float64.
-
-    Attributes:
-      by_set: the losses by the label of the set.
-      weights: weight of each set in the mean; the sum is 1, and of others the weight is 0.
-    """
-
-    by_set: Mapping[str, np.ndarray]
-    weights: Mapping[str, float]
-
-    @property
-    def mean(self) -> float:
-        """The mean of the sets by their weights."""
-        return math.fsum(x * self.by_set[name].mean() for name, x in self.weights.items())
-
-    def halves(self) -> tuple["WindowLosses", "WindowLosses"]:
-        """Returns the first half of the windows of every set, an even number, and the second."""
-        halves = {name: np.split(losses, 2) for name, losses in self.by_set.items()}
-        first, second = ({name: x[i] for name, x in halves.items()} for i in range(2))
-        return WindowLosses(first, self.weights), WindowLosses(second, self.weights)
-
-    def minus(self, other: "WindowLosses") -> tuple[float, float]:
-        """Returns the difference of two means, and its standard error, window by window.
-
-        Windows are taken as independent; the error is not a number for a set of one window.
-        """
-        gaps = {
-            name: mean_and_standard_error(self.by_set[name] - other.by_set[name])
-            for name in self.weights
-        }
-        gap = math.fsum(x * gaps[name][0] for name, x in self.weights.items())
-        return gap, math.hypot(*(x * gaps[name][1] for name, x in self.weights.items()))
-
-
-@dataclasses.dataclass(frozen=True)
-class Evaluators:
-    """Evaluators of weights on some sets, by label, on one mesh.
-
-    Attributes:
-      weights: weight above 0 of a set in the mean; the sum is 1.
-    """
-
-    by_set: Mapping[str, Evaluator]
-    weights: Mapping[str, float]
-
-    @property
-    def mesh(self) -> Mesh:
-        """The mesh of all of them."""
-        return next(iter(self.by_set.values())).mesh
-
-    @property
-    def of_mean(self) -> "Evaluators":
-        """The evaluators on the sets that count in the mean."""
-        return Evaluators({name: self.by_set[name] for name in self.weights}, self.weights)
-
-    def window_losses(self, params: Params) -> WindowLosses:
-        """Returns the loss of each window; in a single process only."""
-        losses = {name: each.window_losses(params) for name, each in self.by_set.items()}
-        return WindowLosses(losses, self.weights)
-
-    def describe(self, split: str, parts: int = 1) -> str:
-        """Returns the size of a part of the windows, of each set with its weight."""
-        sizes = {
-            name: f"{format_count(each.count // parts * each.length)} tokens"
-            for name, each in self.by_set.items()
-        }
-        if len(sizes) == 1:
-            return f"{next(iter(sizes.values()))} of {split}"
-        each = (f"{name} ({self.weights.get(name, 0):.3g}) {x}" for name, x in sizes.items())
-        return f"{split} of each set (weight): {', '.join(each)}"
 
 
 def open_evaluators(
@@ -156,13 +82,6 @@ def _make_evaluator(
     rules = document_rules(config.data, dataset.eos_id)
     program = make_program(config, mesh, rules, model=model)
     return make_evaluator(config, mesh, dataset, program, split, part * parts, size)
-
-
-def mean_and_standard_error(values: np.ndarray) -> tuple[float, float]:
-    """Returns the mean of values and its standard error, assuming independent windows."""
-    if len(values) < 2:
-        return float(values.mean()), float("nan")
-    return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
 
 
 def _load_set(run: SavedRun, name: str) -> DatasetInfo:

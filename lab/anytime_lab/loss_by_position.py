@@ -20,8 +20,8 @@ from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
 from anytime_jax.models.decoder import Params
 from anytime_jax.tables import Table, numbers
+from anytime_jax.training.evaluator import Evaluators
 from anytime_jax.weights import evaluation, saved_run, weight_names
-from anytime_jax.weights.evaluation import Evaluators
 from anytime_jax.weights.saved_run import SavedRun
 
 EXAMPLES = ("--run=runs/quickstart", "--run=A --run=B --step=8x --weights=f12.5")

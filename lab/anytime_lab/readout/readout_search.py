@@ -17,7 +17,7 @@ from anytime_jax.distributed.sharding import ShardingConstraint
 from anytime_jax.errors import InputError
 from anytime_jax.models.decoder import Params
 from anytime_jax.training import step
-from anytime_jax.weights.evaluation import Evaluators, WindowLosses
+from anytime_jax.training.evaluator import Evaluators, WindowLosses
 from anytime_jax.weights.post_hoc_averages import Mixture
 from anytime_jax.weights.saved_run import SavedRun, load_weights, mix, put_on_mesh
 from anytime_jax.weights.weight_names import MixtureLimits, resolve

@@ -9,8 +9,8 @@ import pytest
 from training_runs import records, start
 
 from anytime_jax.commands import command_line, evaluate, run_options
+from anytime_jax.training.evaluator import WindowLosses
 from anytime_jax.weights import saved_run, weight_names
-from anytime_jax.weights.evaluation import WindowLosses
 from anytime_jax.weights.post_hoc_averages import Mixture
 from anytime_lab.readout import readout_command as readout
 from anytime_lab.readout import readout_search

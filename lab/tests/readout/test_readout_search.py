@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from anytime_jax.weights.evaluation import Evaluators, WindowLosses
+from anytime_jax.training.evaluator import Evaluators, WindowLosses
 from anytime_jax.weights.post_hoc_averages import Mixture
 from anytime_lab.readout.readout_search import ReadoutSearch, ScoredReadout
 
