@@ -1,9 +1,9 @@
 """Export weights of a run for other software.
 
-Models of the paper's shape are written for AI2's `ai2-olmo` (--format=olmo), models of the OLMo-2
-shape for `transformers` (--format=olmo2): safetensors, configuration, tokenizer, and the logits of
-a fixed prompt. --verify loads the directory with that library, in the interpreter --verify-python,
-and compares logits and tokens.
+Models of the paper's shape are written for AI2's `ai2-olmo` (--format=olmo), models of the shapes
+of OLMo-2, Llama and Qwen for `transformers`: safetensors, configuration, tokenizer, and the logits
+of a fixed prompt. --verify loads the directory with that library, in the interpreter
+--verify-python, and compares logits and tokens.
 """
 
 import argparse

@@ -42,6 +42,7 @@ DEVICE_SPECS = {
     "h100 nvl": DeviceSpec(835e12, 3.9e12, 90 * 10**9, 300e9, 50e9, 2),
     "h100 pcie": DeviceSpec(756e12, 2.0e12, 76 * 10**9, 64e9, 50e9, 8),
     "h100": DeviceSpec(989e12, 3.35e12, 76 * 10**9, 450e9, 50e9, 8),
+    "a100 40gb": DeviceSpec(312e12, 1.56e12, 38 * 10**9, 300e9, 25e9, 8),
     "a100": DeviceSpec(312e12, 2.04e12, 76 * 10**9, 300e9, 25e9, 8),
     "l40s": DeviceSpec(362e12),
     "l40": DeviceSpec(181e12),

@@ -58,7 +58,7 @@ class ModelDescription:
 
 
 def describe(directory: Path) -> ModelDescription:
-    """Describes a model in either format without reading its weights.
+    """Describes a model in any of the formats without reading its weights.
 
     Raises an InputError if it is missing or has a setting that our decoder does not support.
     """

@@ -20,7 +20,6 @@ from anytime_jax.models.mixed_einsum import Precision, mixed_einsum
 # Number of blocks of queries. Two compute 3/4 of the scores. Four compute 10/16, but are no faster
 # on a CPU and take half as long again to compile.
 _BLOCKS = 2
-BLOCKS_SHARE = (_BLOCKS + 1) / (2 * _BLOCKS)  # share of the scores that are computed
 # With either, XLA of jax 0.11.2 compiles cuDNN's attention and fails to run it (raw_hash_map::at).
 _DETERMINISTIC_FLAGS = ("xla_gpu_deterministic_ops", "xla_gpu_exclude_nondeterministic_ops")
 # Sizes of splash attention's blocks of queries and keys, which must divide the length.

@@ -1,9 +1,10 @@
 """Metrics of a run on the host: the meter that reads them, and the trackers that record them.
 
-Every name is written at most once per step: `train/loss`, `train/grad_norm`, `train/clipped`,
+Training writes every name at most once per step: `train/loss`, `train/grad_norm`, `train/clipped`,
 `train/update_norm`, `train/spikes`, `train/skipped`, `lr`, `tokens_per_s`, `mfu`,
 `eval/LABEL/loss`, `eval_seconds`, and with `log.relative_updates`
-`train/relative_update/PARAMETER`. `evaluate --tasks` adds `tasks/WEIGHTS/TASK/METRIC` later.
+`train/relative_update/PARAMETER`. `evaluate --tasks` adds
+`tasks/WEIGHTS/TASK/METRIC` later, in place of an earlier score.
 """
 
 import collections

@@ -8,8 +8,7 @@ import jax
 from jax.sharding import Mesh
 
 from anytime_jax.config.schema import Config
-from anytime_jax.distributed import processes, sharding
-from anytime_jax.distributed.device_specs import device_spec
+from anytime_jax.distributed import processes
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes
 from anytime_jax.training import preflight, step
@@ -44,26 +43,24 @@ def find(
     mesh: Mesh,
     rules: step.DocumentRules | None,
     numbers: Sequence[int],
+    memory: int | None,
     say: Callable[[str], None],
     compile: Compile = lambda lowered: lowered.compile(),
 ) -> int:
     """Returns the fewest microbatches, of some numbers, with which a run fits the devices.
 
-    The update and an evaluation have to fit the memory of a device, by the figures of its kind and
-    the compiler's analysis, without computing anything twice for that. All processes compile the
-    same programs, and believe the primary. On a CPU, whose memory is the machine's, it is 8 or the
-    nearest number below.
+    The update and an evaluation have to fit `memory`, the bytes of a device, by the compiler's
+    analysis, without computing anything twice for that. All processes compile the same programs,
+    and believe the primary. Without `memory`, on a CPU, it is 8 or the nearest number below.
 
-    Raises an InputError if no number fits, or the memory of the device is unknown.
+    Raises an InputError if no number fits, or the memory of another device is unknown.
     """
     device = mesh.devices.flat[0]
-    spec = device_spec(device)
-    if spec is None and device.platform == "cpu":
+    if memory is None and device.platform == "cpu":
         number = max((n for n in numbers if n <= _ON_CPU), default=numbers[0])
         say(f"update   microbatches = {number}: on a CPU none are compiled to find the fewest")
         return number
-    memory = (spec.memory if spec else 0) or sharding.device_memory(mesh)
-    if not memory:
+    if memory is None:
         raise InputError(
             f"the memory of a {device.device_kind} is unknown: give a number",
             "config.microbatches",

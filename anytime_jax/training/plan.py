@@ -28,7 +28,7 @@ from anytime_jax.config.run_stages import MODEL_FIELDS, describe_weights
 from anytime_jax.config.schema import Config
 from anytime_jax.corpus.sentencepiece_tokenizer import TRAINED_END_OF_TEXT
 from anytime_jax.data.dataset_info import DatasetInfo, data_fingerprint
-from anytime_jax.distributed import processes
+from anytime_jax.distributed import processes, sharding
 from anytime_jax.errors import RunError
 from anytime_jax.training import branching, microbatch_search, preflight, pretrained, run_data
 from anytime_jax.training.branching import Trunk
@@ -237,7 +237,10 @@ def make_plan(
         return dataclasses.replace(plan, is_complete=_is_complete(plan))
     if microbatches:
         return plan
-    number = microbatch_search.find(config, mesh, rules, numbers, say)
+    # A CPU's is the machine's, of which others take a part.
+    is_cpu = mesh.devices.flat[0].platform == "cpu"
+    memory = None if is_cpu else sharding.device_memory(mesh)
+    number = microbatch_search.find(config, mesh, rules, numbers, memory, say)
     programs = _make_programs(config, mesh, rules, number)
     return dataclasses.replace(plan, microbatches=number, programs=programs)
 

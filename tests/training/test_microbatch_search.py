@@ -8,7 +8,6 @@ import pytest
 import small_run
 
 from anytime_jax.checkpoints import run_directory
-from anytime_jax.distributed.device_specs import DeviceSpec
 from anytime_jax.errors import InputError
 from anytime_jax.training import microbatch_search, plan, step
 from anytime_jax.training.run import open_run
@@ -19,12 +18,10 @@ MEMORY = 10**6
 
 @pytest.fixture(name="compile")
 def compile_fixture(monkeypatch):
-    """Gives the device a memory, and compiles stand-ins for programs: a name and microbatches.
+    """Compiles stand-ins for programs: a name and microbatches.
 
     A batch of 8 takes 3.2 memories in one part, so that four parts fit; an evaluation takes none.
     """
-    spec = DeviceSpec(1e12, 1e12, MEMORY)
-    monkeypatch.setattr(microbatch_search, "device_spec", lambda device: spec)
     number = []
     make_program = step.make_program
 
@@ -53,9 +50,9 @@ def never(lowered):
 
 
 def find(config, compile=never, devices=1):
-    mesh = small_run.mesh(devices)
+    mesh, memory = small_run.mesh(devices), None if compile is never else MEMORY
     numbers = microbatch_search.possible_numbers(config, mesh)
-    return microbatch_search.find(config, mesh, None, numbers, lambda text: None, compile)
+    return microbatch_search.find(config, mesh, None, numbers, memory, lambda text: None, compile)
 
 
 @pytest.fixture(name="auto")
@@ -106,13 +103,6 @@ def test_cpu_takes_eight_or_the_nearest_below(auto, tmp_path):
     assert find(auto) == 8
     assert find(small_run.config(tmp_path, microbatches="auto", batch_size=12)) == 6
     assert find(auto, devices=4) == 2
-
-
-def test_unknown_device_asks_for_a_number(auto, monkeypatch):
-    monkeypatch.setattr(microbatch_search, "device_spec", lambda device: DeviceSpec(1e12))
-    monkeypatch.setattr(microbatch_search.sharding, "device_memory", lambda mesh: None)
-    with pytest.raises(InputError, match=r"config\.microbatches"):
-        find(auto)
 
 
 def test_run_keeps_its_number_and_finds_another_on_request(dataset, tmp_path, monkeypatch):

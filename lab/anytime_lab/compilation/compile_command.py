@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.search:
         return _search(arguments, config.to_dict(), topology, devices, device, console)
     mesh = preflight.make_mesh(config, devices)
-    number = _find_microbatches(config, mesh)
+    number = _find_microbatches(config, mesh, device)
     at = config.clock.step_at(arguments.at, "--at") if arguments.at else 0
     model = config.stage_at(at).model
     message = f"compiling the update of {config.name} for {topology.name} ..."
@@ -104,14 +104,14 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if report.fits else 2
 
 
-def _find_microbatches(config: schema.Config, mesh: jax.sharding.Mesh) -> int:
+def _find_microbatches(config: schema.Config, mesh: jax.sharding.Mesh, device: DeviceSpec) -> int:
     """Returns the number of microbatches that is given, or that a new run would find."""
     if not isinstance(config.microbatches, str):
         return config.microbatches
     numbers = microbatch_search.possible_numbers(config, mesh)
     rules, say = document_rules(config.data, ANY_TOKEN), Console(stderr=True).print
     with absent_devices(mesh) as compile:
-        return microbatch_search.find(config, mesh, rules, numbers, say, compile)
+        return microbatch_search.find(config, mesh, rules, numbers, device.memory, say, compile)
 
 
 def _compile(

@@ -365,11 +365,6 @@ def _users(computation: hlo.Computation, start: hlo.Instruction) -> Iterator[hlo
             yield user
 
 
-def mesh_axes(attributes: str, mesh_shape: Mapping[str, int]) -> str:
-    """Returns the axes of the mesh that the groups of devices in an instruction span."""
-    return _spanned_axes(_first_group(attributes, math.prod(mesh_shape.values())), mesh_shape)
-
-
 def _spanned_axes(group: np.ndarray, mesh_shape: Mapping[str, int]) -> str:
     coordinates = np.unravel_index(group, tuple(mesh_shape.values()))
     spanned = [len(set(x.tolist())) > 1 for x in coordinates]

@@ -11,7 +11,6 @@ from run_command import run_command
 from anytime_jax.commands import config_file
 from anytime_jax.config import schema
 from anytime_jax.distributed.device_specs import DeviceSpec
-from anytime_jax.training import microbatch_search
 from anytime_lab.compilation import compile_command, topologies, update_report
 
 
@@ -39,8 +38,7 @@ def compile_small_run(monkeypatch, compiled_once):
         monkeypatch.setattr(config_file, "load", lambda arguments: schema.build(settings.to_dict()))
         monkeypatch.setattr(topologies, "make_devices", lambda topology: jax.devices()[:4])
         device = DeviceSpec(peak_flops=1e12, bandwidth=1e11, memory=memory)
-        for module in (compile_command, microbatch_search):
-            monkeypatch.setattr(module, "device_spec", lambda device_: device)
+        monkeypatch.setattr(compile_command, "device_spec", lambda device_: device)
         if compile_command.compile_update is update_report.compile_update:
             monkeypatch.setattr(compile_command, "compile_update", compiled_once)
         return run_command(compile_command, ["--topology=h100:4", *arguments])

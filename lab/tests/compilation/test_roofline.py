@@ -5,8 +5,8 @@ import pytest
 from stored_programs import MESH, load_program
 
 from anytime_jax.distributed.device_specs import DeviceSpec
-from anytime_lab.compilation import hlo
-from anytime_lab.compilation.roofline import analyze, communication_seconds, mesh_axes
+from anytime_lab.compilation import hlo, roofline
+from anytime_lab.compilation.roofline import analyze, communication_seconds
 from anytime_lab.compilation.update_report import group_collectives
 
 # Slower than any device by a factor of 1000, so that the script's two decimals suffice.
@@ -73,7 +73,8 @@ def test_collectives_have_the_axes_of_the_mesh(topology):
     ],
 )
 def test_mesh_axes_of_groups(groups, axes):
-    assert mesh_axes(f"replica_groups={groups}, channel_id=1", {"data": 4, "fsdp": 2}) == axes
+    group = roofline._first_group(f"replica_groups={groups}, channel_id=1", 8)
+    assert roofline._spanned_axes(group, {"data": 4, "fsdp": 2}) == axes
 
 
 # Of four devices: 8/11 FLOP/s, and 1 byte/s of memory and of links. The product takes 44 s, its 20
