@@ -62,6 +62,14 @@ def test_signal_saves_and_the_printed_command_resumes(dataset, tmp_path, starts,
     assert [row.step for row in rows if "train/loss" in row.values] == [*range(3, end + 1, 3)]
 
 
+def test_plan_says_what_a_start_would_do_and_writes_nothing(dataset, tmp_path, command):
+    file = write_config(tmp_path / "config.py", tmp_path / "run", dataset.path)
+    status, out, err = command(train, f"--config={file}", "--plan")
+    assert (status, err) == (0, "")
+    assert "from     0 steps" in out
+    assert not (tmp_path / "run").exists()
+
+
 def test_curves_that_cannot_be_drawn_are_a_line(tmp_path, monkeypatch, capsys):
     def fail(*unused):
         raise KeyError("f7")

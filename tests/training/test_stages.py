@@ -69,7 +69,9 @@ def train_fixture(sources):
 def whole_fixture(train, tmp_path_factory):
     """An unbroken run to 2x: the directory and the batches of its updates."""
     run, first = tmp_path_factory.mktemp("whole"), len(updates)
-    assert train(run, stop="2x")[0] == Outcome(20, "stop")
+    outcome, output = train(run, stop="2x")
+    assert outcome == Outcome(20, "stop")
+    assert output.count("compiled in") == 2  # once for each length
     return run, [np.asarray(x) for x in updates[first:]]
 
 
