@@ -137,11 +137,11 @@ def evaluate(
     if tokens is not None:
         require_count("tokens", tokens, least=1)
     run = open_run(run_dir, step, trust=trust)
-    mixtures = {name: weight_names.resolve(run, name) for name in names or run.labels}
+    sums = {name: weight_names.resolve(run, name) for name in names or run.labels}
     path = None if data is None else storage_path(data)
     evaluators = evaluation.open_evaluators(run, path, split, tokens).of_mean
     mesh = evaluators.mesh
-    trees = ((name, saved_run.load_weights(run, x, mesh)) for name, x in mixtures.items())
+    trees = ((name, saved_run.load_weights(run, x, mesh)) for name, x in sums.items())
     return {name: evaluators.window_losses(tree).mean for name, tree in trees}
 
 
@@ -168,9 +168,9 @@ def generate(
     require_count("tokens", tokens, least=1)
     require(isinstance(prompt, str) and _is_utf8(prompt), "prompt", prompt, "text")
     run = open_run(run_dir, step, trust=trust)
-    mixture = weight_names.resolve(run, weights)
+    weighted_sum = weight_names.resolve(run, weights)
     _, words = evaluation.find_vocabulary(run)
-    return "".join(generate_text(run, mixture, words, prompt, settings, tokens))
+    return "".join(generate_text(run, weighted_sum, words, prompt, settings, tokens))
 
 
 def _require_name(value: Any) -> None:

@@ -21,7 +21,7 @@ from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
 from anytime_jax.tables import Column, Table, numbers
 from anytime_jax.weights import evaluation, saved_run, weight_names
-from anytime_jax.weights.post_hoc_averages import Mixture
+from anytime_jax.weights.post_hoc_averages import WeightedSum
 from anytime_jax.weights.saved_run import SavedRun
 
 EXAMPLES = (
@@ -54,13 +54,13 @@ def run(arguments: argparse.Namespace) -> int:
     _check_options(arguments)
     jax_settings.configure()
     jax_settings.find_devices()
-    limits = run_options.mixture_limits(arguments)
+    limits = run_options.sum_limits(arguments)
     saved = saved_run.open_run(arguments.run, arguments.step, arguments.trust)
     names = arguments.weights or saved.labels
-    mixtures = {name: weight_names.resolve(saved, name, limits) for name in names}
+    sums = {name: weight_names.resolve(saved, name, limits) for name in names}
     console = open_console()
     if arguments.tasks is not None:
-        _score_tasks(saved, mixtures, arguments, console)
+        _score_tasks(saved, sums, arguments, console)
         return 0
     evaluators = run_options.open_evaluators(saved, arguments, console)
     console.print(f"{saved.title}, on {evaluators.describe(arguments.split)}")
@@ -73,12 +73,14 @@ def run(arguments: argparse.Namespace) -> int:
     cells = " ".join([layout, *(f"{{:>{max(8, len(x) + 1)}}}" for x in sets)]).format
     console.print(cells("weights", *titles, *sets), soft_wrap=True)
     first = None
-    for name, mixture in mixtures.items():
-        losses = evaluators.window_losses(saved_run.load_weights(saved, mixture, evaluators.mesh))
+    for name, weighted_sum in sums.items():
+        losses = evaluators.window_losses(
+            saved_run.load_weights(saved, weighted_sum, evaluators.mesh)
+        )
         first = losses if first is None else first
         mean, (gap, error) = losses.mean, losses.minus(first)
         difference = "" if first is losses else f"{gap:+.4f} ± {error:.4f}"
-        kernel = f"{mixture.kernel_error:.2%}" if mixture.kernel_error else ""
+        kernel = f"{weighted_sum.kernel_error:.2%}" if weighted_sum.kernel_error else ""
         if len(name) > _LONGEST:
             console.print(name)
             name = ""
@@ -90,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _score_tasks(
     saved: SavedRun,
-    mixtures: Mapping[str, Mixture],
+    sums: Mapping[str, WeightedSum],
     arguments: argparse.Namespace,
     console: Console,
 ) -> None:
@@ -107,8 +109,8 @@ def _score_tasks(
         saved, arguments.batch_size, lambda text: console.print(f"note: {text}")
     )
     console.print(f"{saved.title}, on the tasks {', '.join(tasks.names)}")
-    for name, mixture in mixtures.items():
-        params = saved_run.load_weights(saved, mixture, scorer.mesh)
+    for name, weighted_sum in sums.items():
+        params = saved_run.load_weights(saved, weighted_sum, scorer.mesh)
         model = task_evaluation.RunModel(scorer, params, vocabulary)
         scores = task_evaluation.score_tasks(tasks, model)
         table = Table(name, ["task", *numbers("shots"), Column("metric"), *numbers("score", "±")])

@@ -28,7 +28,7 @@ from anytime_jax.formats.tokenizer_writer import write_tokenizer
 from anytime_jax.formatting import format_bytes
 from anytime_jax.storage.atomic import remove_unfinished
 from anytime_jax.weights import evaluation, saved_run, weight_names
-from anytime_jax.weights.post_hoc_averages import Mixture
+from anytime_jax.weights.post_hoc_averages import WeightedSum
 from anytime_jax.weights.saved_run import SavedRun
 
 EXAMPLES = ("--run=runs/quickstart --weights=f25 --output=quickstart-f25",)
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Writes the directory and verifies it."""
     if not arguments.verify:
         command_line.refuse(arguments, ["--verify-python"], "without --verify")
-    limits = run_options.mixture_limits(arguments)
+    limits = run_options.sum_limits(arguments)
     model_writer.check_output(arguments.output, arguments.overwrite)
     jax_settings.find_devices()
     with needs_extra("export"):
@@ -81,14 +81,14 @@ def run(arguments: argparse.Namespace) -> int:
     model_format = model_reader.FORMATS[arguments.format or config.export_format or "olmo2"]
     model_format.check(config)
     file, vocabulary = evaluation.find_vocabulary(saved, arguments.vocabulary)
-    mixture = weight_names.resolve(saved, arguments.weights, limits)
-    layers = saved_run.read_layers(saved, mixture)
+    weighted_sum = weight_names.resolve(saved, arguments.weights, limits)
+    layers = saved_run.read_layers(saved, weighted_sum)
     console = open_console()
     console.print(f"{arguments.weights} of {saved.title}")
-    if len(mixture.parts) > 1:
-        console.print(f"mixed: {weight_names.describe(mixture)}")
-    if mixture.kernel_error:
-        console.print(f"kernel error {mixture.kernel_error:.2%}")
+    if len(weighted_sum.parts) > 1:
+        console.print(f"mixed: {weight_names.describe(weighted_sum)}")
+    if weighted_sum.kernel_error:
+        console.print(f"kernel error {weighted_sum.kernel_error:.2%}")
     for path in remove_unfinished(arguments.output):
         console.print(f"removed {path}, left by an export that was killed")
     with model_writer.create_directory(arguments.output, arguments.overwrite) as part:
@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
         write_tokenizer(file, part, config.length)
         (part / VOCABULARY_NAME).write_bytes(vocabulary.model)
-        about = _provenance(saved, arguments, mixture, vocabulary)
+        about = _provenance(saved, arguments, weighted_sum, vocabulary)
         model_writer.write_provenance(part, about)
         files = model_reader.weight_files(part)
         size = format_bytes(sum(file.stat().st_size for file in files))
@@ -186,17 +186,20 @@ def _run_python(python: str, *arguments: str, seconds: float) -> subprocess.Comp
 
 
 def _provenance(
-    saved: SavedRun, arguments: argparse.Namespace, mixture: Mixture, vocabulary: Vocabulary
+    saved: SavedRun,
+    arguments: argparse.Namespace,
+    weighted_sum: WeightedSum,
+    vocabulary: Vocabulary,
 ) -> dict[str, Any]:
-    parts = [part.name for part in mixture.parts]
+    parts = [part.name for part in weighted_sum.parts]
     return {
         "written_by": f"anytime_jax {__version__}",
         "run": saved.config.name,
         "step": saved.step,
         "tokens": saved.tokens,
         "weights": arguments.weights,
-        "mix": dict(zip(parts, mixture.coefficients, strict=True)),
-        "kernel_error": mixture.kernel_error,
+        "mix": dict(zip(parts, weighted_sum.coefficients, strict=True)),
+        "kernel_error": weighted_sum.kernel_error,
         "vocab_size": vocabulary.size,
         "vocabulary": saved.vocabulary,
         "fingerprint": saved.fingerprint,

@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the text token by token."""
     jax_settings.configure()
     jax_settings.find_devices()
-    limits = run_options.mixture_limits(arguments)
+    limits = run_options.sum_limits(arguments)
     sampling = _sampling(arguments)
     if sampling.temperature == 0:
         command_line.refuse(arguments, ("--top-k", "--top-p", "--seed"), "with --temperature=0")
@@ -44,11 +44,13 @@ def run(arguments: argparse.Namespace) -> int:
     except UnicodeEncodeError as error:
         raise InputError("--prompt is not UTF-8") from error
     saved = saved_run.open_run(arguments.run, arguments.step, arguments.trust)
-    mixture = weight_names.resolve(saved, arguments.weights, limits)
+    weighted_sum = weight_names.resolve(saved, arguments.weights, limits)
     _, vocabulary = evaluation.find_vocabulary(saved, arguments.vocabulary)
-    pieces = generate_text(saved, mixture, vocabulary, arguments.prompt, sampling, arguments.tokens)
-    error = f", kernel error {mixture.kernel_error:.2%}" if mixture.kernel_error else ""
-    print(f"{weight_names.describe(mixture)} of {saved.run_dir}{error}", file=sys.stderr)
+    pieces = generate_text(
+        saved, weighted_sum, vocabulary, arguments.prompt, sampling, arguments.tokens
+    )
+    error = f", kernel error {weighted_sum.kernel_error:.2%}" if weighted_sum.kernel_error else ""
+    print(f"{weight_names.describe(weighted_sum)} of {saved.run_dir}{error}", file=sys.stderr)
     for piece in pieces:
         print(piece, end="", flush=True)
     print(flush=True)

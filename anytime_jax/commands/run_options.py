@@ -12,7 +12,7 @@ from anytime_jax.errors import InputError
 from anytime_jax.training.evaluator import Evaluators
 from anytime_jax.weights import evaluation, weight_names
 from anytime_jax.weights.saved_run import SavedRun
-from anytime_jax.weights.weight_names import DEFAULT_LIMITS, MixtureLimits
+from anytime_jax.weights.weight_names import DEFAULT_LIMITS, SumLimits
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
@@ -67,11 +67,11 @@ def add_vocabulary(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--vocabulary", type=Path, metavar="FILE", help=text)
 
 
-def mixture_limits(arguments: argparse.Namespace) -> MixtureLimits:
+def sum_limits(arguments: argparse.Namespace) -> SumLimits:
     """Returns the limits of a post-hoc average; raises an InputError if they are out of range."""
     if not (is_number(arguments.max_error) and arguments.max_error >= 0):
         raise InputError(f"--max-error={arguments.max_error}: give a number from 0, such as 0.05")
-    return MixtureLimits(arguments.max_error, arguments.checkpoints)
+    return SumLimits(arguments.max_error, arguments.checkpoints)
 
 
 def open_evaluators(

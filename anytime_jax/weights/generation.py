@@ -8,13 +8,13 @@ import numpy as np
 
 from anytime_jax.corpus.vocabulary import Vocabulary
 from anytime_jax.models.sampling import SamplingSettings, generate_tokens
-from anytime_jax.weights.post_hoc_averages import Mixture
+from anytime_jax.weights.post_hoc_averages import WeightedSum
 from anytime_jax.weights.saved_run import SavedRun, load_weights
 
 
 def generate_text(
     run: SavedRun,
-    mixture: Mixture,
+    weighted_sum: WeightedSum,
     vocabulary: Vocabulary,
     prompt: str,
     settings: SamplingSettings,
@@ -22,7 +22,7 @@ def generate_text(
 ) -> Iterator[str]:
     """Yields a prompt and its continuation by at most `tokens` tokens, in pieces."""
     # One device: a single sequence is too small to shard.
-    params = jax.device_put(load_weights(run, mixture))
+    params = jax.device_put(load_weights(run, weighted_sum))
     (ids,) = vocabulary.encode([prompt])
     if vocabulary.bos_id is not None:
         ids = np.concatenate([[vocabulary.bos_id], ids])

@@ -1,9 +1,9 @@
-"""Post-hoc averages: weights that a run did not store, as mixtures of those that it did.
+"""Post-hoc averages: weights that a run did not store, as weighted sums of those that it did.
 
 All stored weights are weighted sums of the iterates theta_0 ... theta_t; the weights of the sum are
 the averaging kernel. That of the live weights is 1 at t; that of an average follows from its rule
-(`Rule.kernel`). A mixture of stored weights has the same mixture of kernels, so approximating
-another kernel k is a small least-squares problem:
+(`Rule.kernel`). A weighted sum of stored weights has the same weighted sum of kernels, so
+approximating another kernel k is a small least-squares problem:
 
     min_x  || sum_i x_i k_i - k ||,      sum_i x_i = 1
 
@@ -130,7 +130,7 @@ class StoredWeights:
 
 
 @dataclasses.dataclass(frozen=True)
-class Mixture:
+class WeightedSum:
     """A weighted sum of stored weights; its coefficients sum to 1.
 
     `kernel_error` is the norm of the difference to the target kernel, relative to the norm of the
@@ -142,14 +142,14 @@ class Mixture:
     kernel_error: float = 0.0
 
 
-def fit_mixture(
+def fit_sum(
     stored: Sequence[StoredWeights],
     target: Rule | LastFraction,
     t: Times,
     max_checkpoints: int,
     tolerance: float = 0.0,
-) -> Mixture:
-    """Returns the mixture of averages whose kernel is nearest to that of the target after `t`.
+) -> WeightedSum:
+    """Returns the weighted sum of averages whose kernel is nearest to that of the target after `t`.
 
     `t` counts updates, or has the time after each of them. Live weights and later checkpoints are
     ignored. Checkpoints are selected greedily: first the last one, then each time the one that
@@ -184,11 +184,11 @@ def fit_mixture(
             break
         error, rows, x = best
         selected = sorted({int(steps[row]) for row in rows})
-    return Mixture(tuple(averages[row] for row in rows), tuple(x.tolist()), error)
+    return WeightedSum(tuple(averages[row] for row in rows), tuple(x.tolist()), error)
 
 
-def merge_live_weights(live: Sequence[StoredWeights], target: DecayedRate, t: Times) -> Mixture:
-    """Returns the mixture of live weights that approximates the kernel of a decay.
+def merge_live_weights(live: Sequence[StoredWeights], target: DecayedRate, t: Times) -> WeightedSum:
+    """Returns the weighted sum of live weights that approximates the kernel of a decay.
 
     Iterates between two checkpoints are interpolated linearly; those before the first checkpoint
     are replaced by it. `live` must be in order of steps.
@@ -198,7 +198,7 @@ def merge_live_weights(live: Sequence[StoredWeights], target: DecayedRate, t: Ti
     shares = [float(hat @ goal) for hat in hats]
     pairs = [(part, share) for part, share in zip(live, shares, strict=True) if share > 0]
     parts, coefficients = zip(*pairs, strict=True)
-    return Mixture(parts, coefficients)
+    return WeightedSum(parts, coefficients)
 
 
 def _times(t: Times) -> np.ndarray:

@@ -28,7 +28,7 @@ from anytime_jax.formatting import format_count
 from anytime_jax.models import decoder
 from anytime_jax.models.decoder import Params
 from anytime_jax.storage.paths import absolute_path, storage_path
-from anytime_jax.weights.post_hoc_averages import Mixture, StoredWeights
+from anytime_jax.weights.post_hoc_averages import StoredWeights, WeightedSum
 
 _THREADS = 8  # which read an array each
 _PARTS = 16  # of an array that is a sum
@@ -65,7 +65,7 @@ class SavedRun:
     recorded_sets: Mapping[str, Path] = dataclasses.field(default_factory=dict)
     sources: frozenset[str] = frozenset()
     iterates: Mapping[str, StoredWeights] = dataclasses.field(default_factory=dict)
-    readouts: Mapping[str, Mixture] = dataclasses.field(default_factory=dict)
+    readouts: Mapping[str, WeightedSum] = dataclasses.field(default_factory=dict)
 
     @property
     def model(self) -> ModelConfig:
@@ -147,7 +147,7 @@ def open_run(run_dir: Path, step: str = "latest", trust: Trust = NOBODY) -> Save
     }
     of_step = {LIVE: StoredWeights(last, LIVE), **iterates}
     readouts = {
-        label: Mixture(tuple(of_step[name] for name in terms), tuple(terms.values()))
+        label: WeightedSum(tuple(of_step[name] for name in terms), tuple(terms.values()))
         for label, terms in meta.get("readouts", {}).items()
     }
     return SavedRun(
@@ -181,13 +181,13 @@ def _find(path: str, recorded: Path | None) -> Path:
     return configured
 
 
-def load_weights(run: SavedRun, mixture: Mixture, mesh: Mesh | None = None) -> Params:
-    """Returns a mixture as float32 arrays in host memory, or on a mesh.
+def load_weights(run: SavedRun, weighted_sum: WeightedSum, mesh: Mesh | None = None) -> Params:
+    """Returns a weighted sum as float32 arrays in host memory, or on a mesh.
 
     A single part with coefficient 1 is returned bit by bit. Every array is compared with its
     checksum: a missing or damaged one raises a RunError.
     """
-    layers = read_layers(run, mixture)
+    layers = read_layers(run, weighted_sum)
 
     def load(name: str) -> np.ndarray:
         parts = [*layers[name]]
@@ -198,14 +198,14 @@ def load_weights(run: SavedRun, mixture: Mixture, mesh: Mesh | None = None) -> P
     return params if mesh is None else put_on_mesh(run, params, mesh)
 
 
-def read_layers(run: SavedRun, mixture: Mixture) -> dict[str, Iterator[np.ndarray]]:
-    """Returns a mixture's arrays by name, read when they are iterated: one layer at a time.
+def read_layers(run: SavedRun, weighted_sum: WeightedSum) -> dict[str, Iterator[np.ndarray]]:
+    """Returns a weighted sum's arrays by name, read when they are iterated: one layer at a time.
 
     An array that is stacked over layers yields its layers, every other one itself. Its checksum is
     compared when it ends.
     """
-    places = [_find_part(run, part) for part in mixture.parts]
-    with _explain_deletion(run, mixture):
+    places = [_find_part(run, part) for part in weighted_sum.parts]
+    with _explain_deletion(run, weighted_sum):
         for path, item, _ in places:
             checkpoint_reader.check_item_files(path, item)
         stored = [(place, checkpoint_reader.read_meta(place[0])) for place in places]
@@ -215,9 +215,9 @@ def read_layers(run: SavedRun, mixture: Mixture) -> dict[str, Iterator[np.ndarra
             checkpoint_reader.read_layers(path, meta, item, prefix + name)
             for (path, item, prefix), meta in stored
         )
-        with _explain_deletion(run, mixture):
+        with _explain_deletion(run, weighted_sum):
             for parts in zip(*layers, strict=True):
-                yield mix(parts, mixture.coefficients)
+                yield mix(parts, weighted_sum.coefficients)
 
     (_, item, prefix), meta = stored[0]
     names = [name for name in meta["checksums"][item] if name.startswith(prefix)]
@@ -282,13 +282,13 @@ def _stored(meta: checkpoint_reader.Meta, config: Config) -> list[StoredWeights]
 
 
 @contextlib.contextmanager
-def _explain_deletion(run: SavedRun, mixture: Mixture) -> Iterator[None]:
+def _explain_deletion(run: SavedRun, weighted_sum: WeightedSum) -> Iterator[None]:
     """Says of a checkpoint that cannot be read in the block that the run has deleted it, if so."""
     try:
         yield
     except RunError:
         time.sleep(_DELETION_SECONDS)
-        for part in mixture.parts:
+        for part in weighted_sum.parts:
             _find_part(run, part)
         raise
 

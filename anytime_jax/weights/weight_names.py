@@ -1,4 +1,4 @@
-"""Names of weights on the command line, resolved to mixtures of what a run stores.
+"""Names of weights on the command line, resolved to weighted sums of what a run stores.
 
 last, f25, ema0.999         the live weights; a stored average, by its label
 x, ema, theta               what the optimizer evaluates, if it is not the live weights
@@ -23,9 +23,9 @@ from anytime_jax.storage.json_files import parse_json
 from anytime_jax.weights.post_hoc_averages import (
     DecayedRate,
     LastFraction,
-    Mixture,
     StoredWeights,
-    fit_mixture,
+    WeightedSum,
+    fit_sum,
     merge_live_weights,
 )
 from anytime_jax.weights.saved_run import SavedRun
@@ -37,18 +37,18 @@ _SUM_TOLERANCE = 1e-6  # tolerance of the sum of the coefficients
 
 
 @dataclasses.dataclass(frozen=True)
-class MixtureLimits:
+class SumLimits:
     """Limits of a post-hoc average: the relative kernel error and the number of checkpoints."""
 
     kernel_error: float = 0.05
     checkpoints: int = 4
 
 
-DEFAULT_LIMITS = MixtureLimits()
+DEFAULT_LIMITS = SumLimits()
 
 
-def resolve(run: SavedRun, name: str, limits: MixtureLimits = DEFAULT_LIMITS) -> Mixture:
-    """Returns the mixture with a name (see the module's docstring), without reading any array.
+def resolve(run: SavedRun, name: str, limits: SumLimits = DEFAULT_LIMITS) -> WeightedSum:
+    """Returns the weighted sum with a name (see the module's docstring), without reading any array.
 
     Raises an InputError if there are no such weights, or their kernel error is above the limit.
     """
@@ -58,15 +58,15 @@ def resolve(run: SavedRun, name: str, limits: MixtureLimits = DEFAULT_LIMITS) ->
         raise InputError(f"weights {name!r}: {error}") from error
 
 
-def describe(mixture: Mixture) -> str:
-    """Returns the parts of a mixture with their coefficients, as `+0.5 f25@480 +0.5 last@480`."""
-    if mixture.coefficients == (1.0,):
-        return mixture.parts[0].name
-    pairs = zip(mixture.coefficients, mixture.parts, strict=True)
+def describe(weighted_sum: WeightedSum) -> str:
+    """Returns the parts of a weighted sum with their coefficients, as `+0.5 f25@480 +0.5 last@9`."""
+    if weighted_sum.coefficients == (1.0,):
+        return weighted_sum.parts[0].name
+    pairs = zip(weighted_sum.coefficients, weighted_sum.parts, strict=True)
     return " ".join(f"{x:+.4g} {part.name}" for x, part in pairs)
 
 
-def _resolve(run: SavedRun, name: str, limits: MixtureLimits) -> Mixture:
+def _resolve(run: SavedRun, name: str, limits: SumLimits) -> WeightedSum:
     if name.startswith("f=") and name != "f=":
         rule = GrowingWindow(_positive("f", name.removeprefix("f=")))
         if rule.label not in run.weights:
@@ -94,23 +94,23 @@ def _resolve(run: SavedRun, name: str, limits: MixtureLimits) -> Mixture:
     )
 
 
-def _stored(run: SavedRun) -> dict[str, Mixture]:
+def _stored(run: SavedRun) -> dict[str, WeightedSum]:
     """Returns what the checkpoint has under a name of its own."""
     parts = {**run.weights, **run.iterates}
-    return {**{name: Mixture((part,)) for name, part in parts.items()}, **run.readouts}
+    return {**{name: WeightedSum((part,)) for name, part in parts.items()}, **run.readouts}
 
 
-def _fit(run: SavedRun, target: Rule | LastFraction, limits: MixtureLimits, advice: str) -> Mixture:
+def _fit(run: SavedRun, target: Rule | LastFraction, limits: SumLimits, advice: str) -> WeightedSum:
     tolerance = min(_TOLERANCE, limits.kernel_error)
-    mixture = fit_mixture(run.history, target, run.times, limits.checkpoints, tolerance)
-    if mixture.kernel_error > limits.kernel_error:
-        count = len({part.step for part in mixture.parts})
+    weighted_sum = fit_sum(run.history, target, run.times, limits.checkpoints, tolerance)
+    if weighted_sum.kernel_error > limits.kernel_error:
+        count = len({part.step for part in weighted_sum.parts})
         raise ValueError(
-            f"a kernel error of {mixture.kernel_error:.2%} from the averages of {count} "
+            f"a kernel error of {weighted_sum.kernel_error:.2%} from the averages of {count} "
             f"checkpoint{'s' * (count > 1)}, more than {limits.kernel_error:.2%}: {advice}, or, "
             "on the command line, allow more with --max-error"
         )
-    return mixture
+    return weighted_sum
 
 
 def _window_advice(run: SavedRun) -> str:
@@ -120,7 +120,7 @@ def _window_advice(run: SavedRun) -> str:
     return f"choose an f closer to a stored one ({stored})"
 
 
-def _sum(run: SavedRun, argument: str) -> Mixture:
+def _sum(run: SavedRun, argument: str) -> WeightedSum:
     try:
         parsed = parse_json(argument, tuple)  # a list stays one
         if not isinstance(parsed, tuple):
@@ -136,23 +136,23 @@ def _sum(run: SavedRun, argument: str) -> Mixture:
         raise ValueError(f"the coefficients sum to {total:.6g}; they must sum to 1")
     if (largest := max(map(abs, terms.values()))) > _MAX_COEFFICIENT:
         raise ValueError(f"coefficient {largest:.6g} is not allowed: at most {_MAX_COEFFICIENT:g}")
-    stored, earlier = _stored(run), {x.name: Mixture((x,)) for x in run.history}
+    stored, earlier = _stored(run), {x.name: WeightedSum((x,)) for x in run.history}
     coefficients: dict[StoredWeights, float] = {}
     for name, x in terms.items():
         label = name.removesuffix(f"@{run.step}")
-        mixture = stored.get(label) or earlier.get(name)
-        if mixture is None:
+        weighted_sum = stored.get(label) or earlier.get(name)
+        if weighted_sum is None:
             steps = format_steps(sorted({x.step for x in run.history}))
             raise ValueError(
                 f"{name!r} is not stored; choose from {', '.join(stored)}, or from "
                 f"{', '.join(run.weights)} with @STEP for one of {steps}"
             )
-        for part, coefficient in zip(mixture.parts, mixture.coefficients, strict=True):
+        for part, coefficient in zip(weighted_sum.parts, weighted_sum.coefficients, strict=True):
             coefficients[part] = coefficients.get(part, 0.0) + x * coefficient
-    return Mixture(tuple(coefficients), tuple(coefficients.values()))
+    return WeightedSum(tuple(coefficients), tuple(coefficients.values()))
 
 
-def _merge(run: SavedRun, argument: str) -> Mixture:
+def _merge(run: SavedRun, argument: str) -> WeightedSum:
     live = [x for x in run.history if x.rule is None]
     if argument.isascii() and argument.isdecimal():
         count = int(argument)
@@ -160,7 +160,7 @@ def _merge(run: SavedRun, argument: str) -> Mixture:
             raise ValueError(
                 f"give a number from 2 to that of the checkpoints up to this step, {len(live)}"
             )
-        return Mixture(tuple(live[-count:]), (1 / count,) * count)
+        return WeightedSum(tuple(live[-count:]), (1 / count,) * count)
     shape, _, fraction = argument.rpartition(":")
     if shape not in get_args(DecayShape):
         raise ValueError("give a number of checkpoints, or a decay such as linear:0.1, 1-sqrt:0.1")

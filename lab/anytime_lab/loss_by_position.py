@@ -58,8 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
     names = [f"{first + 1} to {end}" for first, end in ranges]
     title = f"loss of {arguments.weights} by position in the window, nats per token"
     table = Table(title, ["run", *numbers("mean", *names, "gain", format=".4f")])
-    for each, mixture, of_run in zip(found, weights, evaluators, strict=True):
-        params = saved_run.load_weights(each, mixture, of_run.mesh)
+    for each, weighted_sum, of_run in zip(found, weights, evaluators, strict=True):
+        params = saved_run.load_weights(each, weighted_sum, of_run.mesh)
         by_position = position_losses(of_run, params)
         means = [by_position[first:end].mean() for first, end in ranges]
         gain = means[min(1, len(means) - 1)] - means[-1]

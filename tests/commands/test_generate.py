@@ -9,7 +9,7 @@ from anytime_jax.commands import generate
 from anytime_jax.corpus.vocabulary import load_vocabulary
 from anytime_jax.models import decoder
 from anytime_jax.weights import saved_run
-from anytime_jax.weights.post_hoc_averages import Mixture
+from anytime_jax.weights.post_hoc_averages import WeightedSum
 
 
 def test_greedy_text_follows_the_decoder(trained, command):
@@ -19,7 +19,7 @@ def test_greedy_text_follows_the_decoder(trained, command):
     assert err.startswith("f25@40 of ")
     saved = saved_run.open_run(trained)
     vocabulary = load_vocabulary(f"{saved.config.data.path}/vocabulary.model")
-    params = saved_run.load_weights(saved, Mixture((saved.weights["f25"],)))
+    params = saved_run.load_weights(saved, WeightedSum((saved.weights["f25"],)))
     ids = vocabulary.encode(["the "])[0].tolist()
     count = len(ids)
     config = saved.config.model

@@ -23,7 +23,7 @@ from anytime_jax.errors import InputError, RunError
 from anytime_jax.storage.files import list_files, remove_directory
 from anytime_jax.training import loop, preflight
 from anytime_jax.weights import saved_run
-from anytime_jax.weights.post_hoc_averages import Mixture
+from anytime_jax.weights.post_hoc_averages import WeightedSum
 from configs import decay
 
 MARK = "commit_success.txt"
@@ -46,8 +46,8 @@ def test_run_in_a_bucket_has_the_records_of_one_on_a_disk(dataset, whole, bucket
     assert records(bucket) == [row for row in records(whole) if row[0] <= 5]
     on_disk = saved_run.open_run(bucket_copies.to_disk(bucket, tmp_path / "copy"))
     remote = saved_run.open_run(bucket)
-    mixture = Mixture((remote.weights["f25"],))
-    assert same_bits(*(saved_run.load_weights(x, mixture) for x in (remote, on_disk)))
+    weighted_sum = WeightedSum((remote.weights["f25"],))
+    assert same_bits(*(saved_run.load_weights(x, weighted_sum) for x in (remote, on_disk)))
 
 
 @pytest.mark.slow

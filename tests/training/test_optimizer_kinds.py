@@ -23,7 +23,7 @@ from anytime_jax.models import decoder
 from anytime_jax.training import step
 from anytime_jax.training.optimizer import make_optimizer
 from anytime_jax.weights import saved_run, weight_names
-from anytime_jax.weights.weight_names import MixtureLimits
+from anytime_jax.weights.weight_names import SumLimits
 
 READOUTS = {
     "adamw_g2": [],
@@ -98,8 +98,8 @@ def test_recorded_losses_are_those_of_weights_in_the_checkpoint(kind, trunk):
         assert loss == pytest.approx(recorded[10][f"eval/{label}/loss"], rel=1e-6)
     if READOUTS[kind]:
         expected = x_by_hand(trunk, 10)
-        mixture = weight_names.resolve(run, "x", MixtureLimits())
-        params = flatten_by_name(saved_run.load_weights(run, mixture))
+        weighted_sum = weight_names.resolve(run, "x", SumLimits())
+        params = flatten_by_name(saved_run.load_weights(run, weighted_sum))
         assert params.keys() == expected.keys()
         for name, array in params.items():
             np.testing.assert_allclose(array, expected[name], rtol=0, atol=1e-6)

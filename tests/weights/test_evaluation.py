@@ -16,8 +16,8 @@ def losses_of(saved, **options):
     tokens = 11 * saved.config.model.length
     evaluators = open_evaluators(saved, tokens=tokens, batch_size=8, **options)
     (evaluator,) = evaluators.by_set.values()
-    mixture = saved_run.Mixture((saved.weights["f25"],))
-    params = saved_run.load_weights(saved, mixture, evaluator.mesh)
+    weighted_sum = saved_run.WeightedSum((saved.weights["f25"],))
+    params = saved_run.load_weights(saved, weighted_sum, evaluator.mesh)
     return evaluator.window_losses(params), evaluator, params
 
 

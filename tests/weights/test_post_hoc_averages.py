@@ -10,9 +10,9 @@ from anytime_jax.averaging import FixedDecay, GrowingWindow, Uniform
 from anytime_jax.weights.post_hoc_averages import (
     DecayedRate,
     LastFraction,
-    Mixture,
     StoredWeights,
-    fit_mixture,
+    WeightedSum,
+    fit_sum,
     merge_live_weights,
 )
 
@@ -25,7 +25,7 @@ def stored(*steps, f=STORED):
 
 
 def kernel_of(mix, t):
-    """The weight of every iterate in a mixture, float64[t + 1]."""
+    """The weight of every iterate in a weighted sum, float64[t + 1]."""
     return mix.coefficients @ np.stack([part.kernel(t) for part in mix.parts])
 
 
@@ -74,39 +74,39 @@ def test_inner_products_match_the_closed_form():
 )
 def test_every_f_between_stored_ones_has_a_small_error(steps, points, low, high):
     fs = np.geomspace(6.25, 100, points)
-    fits = [fit_mixture(stored(*steps), GrowingWindow(f), T, len(steps)) for f in fs]
+    fits = [fit_sum(stored(*steps), GrowingWindow(f), T, len(steps)) for f in fs]
     assert low < max(mix.kernel_error for mix in fits) < high
 
 
 @pytest.mark.parametrize("target", [GrowingWindow(35.0), GrowingWindow(3.0), LastFraction(0.3)])
 def test_kernel_error_is_the_explicit_norm_and_minimal(target):
-    mix = fit_mixture(stored(T // 2, T), target, T, 2)
+    mix = fit_sum(stored(T // 2, T), target, T, 2)
     assert sum(mix.coefficients) == pytest.approx(1)
     assert mix.kernel_error == pytest.approx(error_of(mix, target), rel=1e-4)
     rng = np.random.default_rng(1)
     for _ in range(50):
         step = rng.normal(size=len(mix.parts)) * 1e-3
-        moved = Mixture(mix.parts, tuple(np.array(mix.coefficients) + step - step.mean()))
+        moved = WeightedSum(mix.parts, tuple(np.array(mix.coefficients) + step - step.mean()))
         assert error_of(moved, target) >= mix.kernel_error
 
 
 def test_tail_needs_several_checkpoints():
-    assert 0.25 < fit_mixture(stored(T), LastFraction(0.3), T, 1).kernel_error < 0.30
+    assert 0.25 < fit_sum(stored(T), LastFraction(0.3), T, 1).kernel_error < 0.30
     many = stored(*range(T // 20, T + 1, T // 20))
-    assert fit_mixture(many, LastFraction(0.3), T, 10).kernel_error < 0.05
+    assert fit_sum(many, LastFraction(0.3), T, 10).kernel_error < 0.05
 
 
-def test_fit_mixture_stops_at_the_tolerance():
+def test_fit_sum_stops_at_the_tolerance():
     averages = stored(T // 4, T // 2, T)
-    assert {x.step for x in fit_mixture(averages, GrowingWindow(35.0), T, 3, 0.02).parts} == {T}
-    assert len({x.step for x in fit_mixture(averages, GrowingWindow(3.0), T, 3).parts}) == 3
+    assert {x.step for x in fit_sum(averages, GrowingWindow(35.0), T, 3, 0.02).parts} == {T}
+    assert len({x.step for x in fit_sum(averages, GrowingWindow(3.0), T, 3).parts}) == 3
 
 
-def test_fit_mixture_ignores_live_weights():
+def test_fit_sum_ignores_live_weights():
     live = [StoredWeights(T, "last")]
-    assert fit_mixture([*live, *stored(T)], GrowingWindow(30.0), T, 1).parts == tuple(stored(T))
+    assert fit_sum([*live, *stored(T)], GrowingWindow(30.0), T, 1).parts == tuple(stored(T))
     with pytest.raises(ValueError, match="average"):
-        fit_mixture(live, GrowingWindow(30.0), T, 1)
+        fit_sum(live, GrowingWindow(30.0), T, 1)
 
 
 @pytest.mark.parametrize("shape", ["linear", "1-sqrt", "cosine"])

@@ -16,7 +16,7 @@ from anytime_jax.checkpoints.checkpoint_reader import read_arrays, read_meta
 from anytime_jax.checkpoints.tree_names import flatten_by_name
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.storage.json_files import json_digest
-from anytime_jax.weights.post_hoc_averages import Mixture
+from anytime_jax.weights.post_hoc_averages import WeightedSum
 from anytime_jax.weights.saved_run import load_weights, open_run, read_layers
 
 
@@ -28,7 +28,7 @@ def test_stored_weights_load_bitwise(trained):
     for label, item, prefix in (("last", "params", ""), ("f25", "averages", "f25/")):
         names = [name for name in read_meta(path)["checksums"][item] if name.startswith(prefix)]
         arrays = read_arrays(path, item, dict.fromkeys(names))
-        params = load_weights(saved, Mixture((saved.weights[label],)))
+        params = load_weights(saved, WeightedSum((saved.weights[label],)))
         expected = {name.removeprefix(prefix): array for name, array in arrays.items()}
         assert same_bits(flatten_by_name(params), expected)
 
@@ -38,10 +38,10 @@ def test_weights_are_read_and_mixed_without_a_device(trained):
     """Threads read them, and jaxlib 0.11.2 has crashed where several first ran a program."""
     code = f"""
 import pathlib
-from anytime_jax.weights.post_hoc_averages import Mixture
+from anytime_jax.weights.post_hoc_averages import WeightedSum
 from anytime_jax.weights.saved_run import load_weights, open_run
 saved = open_run(pathlib.Path({str(trained)!r}))
-load_weights(saved, Mixture((saved.weights["f25"], saved.weights["last"]), (0.5, 0.5)))
+load_weights(saved, WeightedSum((saved.weights["f25"], saved.weights["last"]), (0.5, 0.5)))
 """
     environment = {**os.environ, "JAX_PLATFORMS": "none"}
     ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
@@ -51,9 +51,9 @@ load_weights(saved, Mixture((saved.weights["f25"], saved.weights["last"]), (0.5,
 def test_layers_are_read_one_by_one(trained):
     """Of an array that is stacked over two layers; of another one, as a whole."""
     saved = open_run(trained)
-    mixture = Mixture((saved.weights["f25"],))
-    expected = flatten_by_name(load_weights(saved, mixture))
-    layers = {name: [*parts] for name, parts in read_layers(saved, mixture).items()}
+    weighted_sum = WeightedSum((saved.weights["f25"],))
+    expected = flatten_by_name(load_weights(saved, weighted_sum))
+    layers = {name: [*parts] for name, parts in read_layers(saved, weighted_sum).items()}
     assert layers.keys() == expected.keys()
     assert {name: len(parts) for name, parts in layers.items()} == {
         name: 2 if name.startswith("blocks/") else 1 for name in expected
@@ -112,11 +112,11 @@ def test_average_added_later_has_its_first_step(trained, whole, dataset, tmp_pat
 def test_checkpoint_deleted_after_open_is_reported(trained, tmp_path):
     copied = shutil.copytree(trained, tmp_path / "run")
     saved = open_run(copied)
-    mixture = Mixture((saved.weights["f25"],))
-    layers = read_layers(saved, mixture)
+    weighted_sum = WeightedSum((saved.weights["f25"],))
+    layers = read_layers(saved, weighted_sum)
     shutil.rmtree(copied)
     with pytest.raises(RunError, match="has deleted the checkpoint of step 40"):
-        load_weights(saved, mixture)
+        load_weights(saved, weighted_sum)
     for array in layers.values():
         with pytest.raises(RunError, match="has deleted the checkpoint of step 40"):
             next(array)
@@ -141,6 +141,6 @@ def test_array_with_another_checksum_is_reported(trained, tmp_path):
     file.write_text(json.dumps(meta), encoding="utf-8")
     part = dataclasses.replace(saved.weights["f25"], label="f50")
     with pytest.raises(RunError, match="averages/f50/head"):
-        load_weights(saved, Mixture((part,)))
+        load_weights(saved, WeightedSum((part,)))
     with pytest.raises(RunError, match="averages/f50/head"):
-        next(read_layers(saved, Mixture((part,)))["head"])  # before the last layer is given
+        next(read_layers(saved, WeightedSum((part,)))["head"])  # before the last layer is given

@@ -75,8 +75,8 @@ def run_fixture(tmp_path_factory):
 def _large_weights(monkeypatch):
     """Weights of 0.3, with which what is generated depends on the prompt."""
 
-    def load_weights(run, mixture, mesh=None):
-        del mixture
+    def load_weights(run, weighted_sum, mesh=None):
+        del weighted_sum
         params = jax.device_get(decoder.init_params(run.config.model, jax.random.key(0)))
         large = jax.tree.map(lambda x: x if (x == 1).all() else 15 * x, params)
         large["head"][:, 3:259] *= 0.1  # single bytes, which seldom make a text
@@ -94,8 +94,8 @@ def open_model(run):
     saved = saved_run.open_run(run)
     _, vocabulary = evaluation.find_vocabulary(saved)
     scorer = text_scorer.open_scorer(saved, 8, print)
-    mixture = weight_names.resolve(saved, "f25")
-    params = saved_run.load_weights(saved, mixture, scorer.mesh)
+    weighted_sum = weight_names.resolve(saved, "f25")
+    params = saved_run.load_weights(saved, weighted_sum, scorer.mesh)
     return task_evaluation.RunModel(scorer, params, vocabulary), vocabulary, saved
 
 

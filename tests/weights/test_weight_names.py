@@ -12,9 +12,9 @@ from training_runs import update_by_hand
 from anytime_jax.averaging import GrowingWindow, Uniform
 from anytime_jax.errors import InputError
 from anytime_jax.weights.saved_run import load_weights, open_run
-from anytime_jax.weights.weight_names import MixtureLimits, describe, resolve
+from anytime_jax.weights.weight_names import SumLimits, describe, resolve
 
-ANY = MixtureLimits(kernel_error=1.0)
+ANY = SumLimits(kernel_error=1.0)
 
 
 @functools.cache
@@ -41,8 +41,8 @@ def test_f_counts_what_the_stored_windows_count(trained):
     )
     assert grown.times[-1] > stored.times[-1]
     assert grown.growing_windows == stored.growing_windows
-    mixture = resolve(grown, "f=25.01", MixtureLimits(0.01, checkpoints=1))
-    assert mixture.kernel_error < 0.001
+    weighted_sum = resolve(grown, "f=25.01", SumLimits(0.01, checkpoints=1))
+    assert weighted_sum.kernel_error < 0.001
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_post_hoc_average_is_near_the_sum_over_iterates(trained, iterates, name,
     nearest = min(
         distance(load(trained, label), exact) for label in open_run(trained).growing_windows
     )
-    limits = MixtureLimits(kernel_error=1.0, checkpoints=8)
+    limits = SumLimits(kernel_error=1.0, checkpoints=8)
     assert distance(load(trained, name, limits), exact) < bound * nearest
 
 
@@ -86,18 +86,18 @@ def test_merge_uses_live_weights(trained):
     np.testing.assert_allclose(
         load(trained, "merge:3")["head"], np.mean(live[2:], axis=0), atol=1e-7
     )
-    mixture = resolve(open_run(trained), "merge:1-sqrt:0.5", ANY)
-    assert [part.label for part in mixture.parts] == ["last"] * len(mixture.parts)
-    assert sum(mixture.coefficients) == pytest.approx(1)
-    assert mixture.coefficients[0] > mixture.coefficients[-1] > 0
+    weighted_sum = resolve(open_run(trained), "merge:1-sqrt:0.5", ANY)
+    assert [part.label for part in weighted_sum.parts] == ["last"] * len(weighted_sum.parts)
+    assert sum(weighted_sum.coefficients) == pytest.approx(1)
+    assert weighted_sum.coefficients[0] > weighted_sum.coefficients[-1] > 0
 
 
 def test_smaller_error_limit_uses_more_checkpoints(trained):
     saved = open_run(trained)
-    one = resolve(saved, "f=35", MixtureLimits(checkpoints=1)).kernel_error
-    mixture = resolve(saved, "f=35", MixtureLimits(kernel_error=one / 2, checkpoints=4))
-    assert mixture.kernel_error <= one / 2
-    assert len({x.step for x in mixture.parts}) > 1
+    one = resolve(saved, "f=35", SumLimits(checkpoints=1)).kernel_error
+    weighted_sum = resolve(saved, "f=35", SumLimits(kernel_error=one / 2, checkpoints=4))
+    assert weighted_sum.kernel_error <= one / 2
+    assert len({x.step for x in weighted_sum.parts}) > 1
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_smaller_error_limit_uses_more_checkpoints(trained):
 )
 def test_resolve_rejects(trained, name, message):
     with pytest.raises(InputError, match=message):
-        resolve(open_run(trained), name, MixtureLimits(checkpoints=1))
+        resolve(open_run(trained), name, SumLimits(checkpoints=1))
 
 
 @pytest.mark.parametrize(

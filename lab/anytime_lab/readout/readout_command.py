@@ -1,7 +1,7 @@
 """Find the best read-out of a run without training.
 
-Scores the run at many f and draws the loss against f; finds the best f, and the best mixture of all
-weights in the last checkpoints. One half of the validation windows selects; the gain is measured on
+Scores the run at many f and draws the loss against f; finds the best f, and the best weighted sum
+of all weights in the last checkpoints. One half of the validation windows selects; the gain is measured on
 the held-out half, and decides which weights are recommended.
 """
 
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Searches the read-outs, prints the losses and draws the figure."""
     jax_settings.configure()
     jax_settings.find_devices()
-    limits = run_options.mixture_limits(arguments)
+    limits = run_options.sum_limits(arguments)
     saved = saved_run.open_run(arguments.run, arguments.step, arguments.trust)
     grid = growing_window_grid(saved, _POINTS)
     if not grid:
@@ -65,8 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
     best = [search.best_growing_window(windows)] if len(windows) > 2 else []
     checkpoints = min(limits.checkpoints, len({x.step for x in saved.history}))
     with console.status("mixing", spinner="line") as status:
-        mixtures = [search.best_mixture(n, status.update) for n in sorted({1, checkpoints})]
-    best += mixtures
+        sums = [search.best_sum(n, status.update) for n in sorted({1, checkpoints})]
+    best += sums
     console.print(_table(stored, best))
     figure = draw(windows, stored, best, f"{saved.config.name}, step {saved.step:,}")
     for kind in ("png", "pdf"):
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     console.print(f"  {_command('evaluate', arguments, saved.step, selected)}")
     console.print(f"  {_command('export', arguments, saved.step, selected)} {output_option}")
     policy = retention_policy(saved.config)
-    if not all(policy.keeps_forever(part.step) for part in selected.mixture.parts):
+    if not all(policy.keeps_forever(part.step) for part in selected.weighted_sum.parts):
         console.print("note: export first: the run deletes these checkpoints when it goes on")
     return 0
 
@@ -119,7 +119,7 @@ def _command(name: str, arguments: argparse.Namespace, step: int, readout: Score
     program = arguments.program.rpartition(" ")[0]
     words = [f"--run={shlex.quote(str(arguments.run))}", f"--step={step}", _weights_option(readout)]
     words += [f"--trust={shlex.quote(package)}" for package in arguments.trust]
-    if readout.mixture.kernel_error:
+    if readout.weighted_sum.kernel_error:
         words += [f"--max-error={arguments.max_error}", f"--checkpoints={arguments.checkpoints}"]
     return " ".join([program, name, *words])
 
@@ -135,7 +135,7 @@ def _table(stored: Sequence[ScoredReadout], best: Sequence[ScoredReadout]) -> Ta
     table = Table("", ["weights", *losses, *others])
     for readout in (*stored, *best):
         gap, error = readout.minus(reference)
-        kernel_error = readout.mixture.kernel_error
+        kernel_error = readout.weighted_sum.kernel_error
         table.add_row(
             _label(readout),
             readout.selection_loss,
@@ -148,7 +148,7 @@ def _table(stored: Sequence[ScoredReadout], best: Sequence[ScoredReadout]) -> Ta
 
 def _label(readout: ScoredReadout, article: str = "") -> str:
     if readout.name.startswith("mix:"):
-        return f"{article}best mixture of {len(readout.mixture.parts)}"
+        return f"{article}best weighted sum of {len(readout.weighted_sum.parts)}"
     return readout.name
 
 
@@ -160,7 +160,7 @@ def draw(
 ) -> Figure:
     """Draws the loss against f on both halves of the validation windows.
 
-    `windows` are over a grid of f; `best` is the best window, if any, followed by mixtures.
+    `windows` are over a grid of f; `best` is the best window, if any, followed by sums.
     """
     figure = Figure(figsize=(6.4, 4.4), layout="constrained")
     axes = figure.add_subplot()

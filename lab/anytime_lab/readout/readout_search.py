@@ -18,9 +18,9 @@ from anytime_jax.errors import InputError
 from anytime_jax.models.decoder import Params
 from anytime_jax.training import step
 from anytime_jax.training.evaluator import Evaluators, WindowLosses
-from anytime_jax.weights.post_hoc_averages import Mixture
+from anytime_jax.weights.post_hoc_averages import WeightedSum
 from anytime_jax.weights.saved_run import SavedRun, load_weights, mix, put_on_mesh
-from anytime_jax.weights.weight_names import MixtureLimits, resolve
+from anytime_jax.weights.weight_names import SumLimits, resolve
 
 _MIN_VARIANCE = 1e-5  # of a direction, relative to the largest; smaller ones are rounding errors
 _MAX_ITERATIONS = 40  # BFGS iterations
@@ -37,7 +37,7 @@ class ScoredReadout:
     """
 
     name: str
-    mixture: Mixture
+    weighted_sum: WeightedSum
     selection_loss: float
     heldout_losses: WindowLosses
 
@@ -57,14 +57,14 @@ class ReadoutSearch:
     The loss is the mean over the sets.
     """
 
-    def __init__(self, run: SavedRun, evaluators: Evaluators, limits: MixtureLimits):
+    def __init__(self, run: SavedRun, evaluators: Evaluators, limits: SumLimits):
         """Halves the windows of each evaluator, an even number."""
         self._run, self._evaluators, self._limits = run, evaluators.of_mean, limits
 
     def score(self, name: str) -> ScoredReadout:
         """Scores weights by name."""
-        mixture = resolve(self._run, name, self._limits)
-        return self._score(name, mixture, load_weights(self._run, mixture))
+        weighted_sum = resolve(self._run, name, self._limits)
+        return self._score(name, weighted_sum, load_weights(self._run, weighted_sum))
 
     def score_growing_windows(self, grid: Sequence[float]) -> list[ScoredReadout]:
         """Scores growing windows f, omitting those whose kernel error is above the limit."""
@@ -91,7 +91,7 @@ class ReadoutSearch:
         # The vertex is an estimate: a window of the grid may still be better.
         return min([*windows, self.score(f"f={f:.4g}")], key=lambda each: each.selection_loss)
 
-    def best_mixture(self, checkpoints: int, report: Callable[[str], None]) -> ScoredReadout:
+    def best_sum(self, checkpoints: int, report: Callable[[str], None]) -> ScoredReadout:
         """Returns the best sum of stored weights, with coefficients of any sign that sum to 1.
 
         The loss is minimized by BFGS in the few directions between the weights of the last
@@ -100,14 +100,14 @@ class ReadoutSearch:
         steps = sorted({x.step for x in self._run.history})[-checkpoints:]
         stored = [x for x in self._run.history if x.step in steps]
         stored += self._run.iterates.values()
-        trees = [load_weights(self._run, Mixture((x,))) for x in stored]
+        trees = [load_weights(self._run, WeightedSum((x,))) for x in stored]
         start = stored.index(self._run.weights[_nearest_to_f25(self._run.growing_windows)])
         coefficients = self._minimize(trees, start, report).tolist()
         pairs = zip(stored, coefficients, strict=True)
         terms = ", ".join(f'"{x.name}": {coefficient:.9g}' for x, coefficient in pairs)
-        mixture = Mixture(tuple(stored), tuple(coefficients))
+        weighted_sum = WeightedSum(tuple(stored), tuple(coefficients))
         mixed = jax.tree.map(lambda *x: mix(x, coefficients), *trees)
-        return self._score(f"mix:{{{terms}}}", mixture, mixed)
+        return self._score(f"mix:{{{terms}}}", weighted_sum, mixed)
 
     def _minimize(
         self, trees: list[Params], start: int, report: Callable[[str], None]
@@ -133,7 +133,7 @@ class ReadoutSearch:
                 scale = weight / (half * evaluator.length)
                 loss += scale * sum(float(value) for value, _ in sums)
                 gradient += scale * sum(np.asarray(grad, np.float64) for _, grad in sums)
-            report(f"a mixture of loss {loss:.4f}")
+            report(f"a weighted sum of loss {loss:.4f}")
             return loss, directions.T @ gradient
 
         losses = [np.inf]
@@ -153,9 +153,9 @@ class ReadoutSearch:
         )
         return origin + directions @ result.x
 
-    def _score(self, name: str, mixture: Mixture, params: Params) -> ScoredReadout:
+    def _score(self, name: str, weighted_sum: WeightedSum, params: Params) -> ScoredReadout:
         selection, heldout = self._evaluators.window_losses(self._put(params)).halves()
-        return ScoredReadout(name, mixture, selection.mean, heldout)
+        return ScoredReadout(name, weighted_sum, selection.mean, heldout)
 
     def _put(self, params: Params) -> Params:
         return put_on_mesh(self._run, params, self._evaluators.mesh)

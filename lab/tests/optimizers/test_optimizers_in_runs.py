@@ -10,7 +10,7 @@ from training_runs import finished, records
 from anytime_jax import api
 from anytime_jax.checkpoints.tree_names import flatten_by_name
 from anytime_jax.weights import saved_run, weight_names
-from anytime_jax.weights.weight_names import MixtureLimits
+from anytime_jax.weights.weight_names import SumLimits
 
 # Read-outs, and trees of matrices in the state besides the average.
 EXPECTED = {
@@ -82,8 +82,8 @@ def test_recorded_losses_are_those_of_weights_in_the_checkpoint(kind, trunk):
         assert loss == pytest.approx(recorded[10][f"eval/{label}/loss"], rel=1e-6)
     if run.readouts:
         for label, expected in readouts_by_hand(kind, trunk, 10).items():
-            mixture = weight_names.resolve(run, label, MixtureLimits())
-            params = flatten_by_name(saved_run.load_weights(run, mixture))
+            weighted_sum = weight_names.resolve(run, label, SumLimits())
+            params = flatten_by_name(saved_run.load_weights(run, weighted_sum))
             assert params.keys() == expected.keys()
             for name, array in params.items():
                 np.testing.assert_allclose(array, expected[name], rtol=0, atol=1e-6)

@@ -11,7 +11,7 @@ from training_runs import records, start
 from anytime_jax.commands import command_line, evaluate, run_options
 from anytime_jax.training.evaluator import WindowLosses
 from anytime_jax.weights import saved_run, weight_names
-from anytime_jax.weights.post_hoc_averages import Mixture
+from anytime_jax.weights.post_hoc_averages import WeightedSum
 from anytime_lab.readout import readout_command as readout
 from anytime_lab.readout import readout_search
 from anytime_lab.readout.readout_search import ScoredReadout
@@ -28,9 +28,9 @@ def test_best_readout_is_printed_and_drawn(trained, command, tmp_path, monkeypat
     lines = {cells[0]: cells for cells in rows if cells}
     assert {"last", "f6.25", "f100", "best"} <= set(lines)
     stored = [float(cells[1]) for name, cells in lines.items() if name[0] in "lf"]
-    mixtures = re.findall(r"best mixture of [0-9]+ +([0-9.]+)", out)
-    assert len(mixtures) == 2
-    assert max(map(float, mixtures)) <= min(stored) + 1e-4
+    sums = re.findall(r"best weighted sum of [0-9]+ +([0-9.]+)", out)
+    assert len(sums) == 2
+    assert max(map(float, sums)) <= min(stored) + 1e-4
     # The printed commands can be used as they are.
     line = next(line for line in out.splitlines() if " evaluate " in line)
     words = shlex.split(line)[4:]
@@ -39,12 +39,12 @@ def test_best_readout_is_printed_and_drawn(trained, command, tmp_path, monkeypat
     options = command_line.parse(evaluate, "evaluate", words)
     assert options.trust == ["mine"]
     saved = saved_run.open_run(options.run, options.step)
-    weight_names.resolve(saved, name, run_options.mixture_limits(options))
+    weight_names.resolve(saved, name, run_options.sum_limits(options))
 
 
 def scored(name, selection, heldout):
     losses = WindowLosses({"": np.array(heldout)}, {"": 1.0})
-    return ScoredReadout(name, Mixture(()), selection, losses)
+    return ScoredReadout(name, WeightedSum(()), selection, losses)
 
 
 NOISE = np.array([0.1, -0.1, 0.05, -0.05])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from anytime_jax.training.evaluator import Evaluators, WindowLosses
-from anytime_jax.weights.post_hoc_averages import Mixture
+from anytime_jax.weights.post_hoc_averages import WeightedSum
 from anytime_lab.readout.readout_search import ReadoutSearch, ScoredReadout
 
 
@@ -21,7 +21,7 @@ class QuadraticSearch(ReadoutSearch):
         f = float(name.removeprefix("f="))
         loss = 2 + 0.1 * np.log(f / self._best_f) ** 2
         heldout = WindowLosses({"": np.full(4, loss)}, {"": 1.0})
-        return ScoredReadout(name, Mixture((), ()), loss, heldout)
+        return ScoredReadout(name, WeightedSum((), ()), loss, heldout)
 
 
 @pytest.mark.parametrize("best_f", [17.0, 220.0])
