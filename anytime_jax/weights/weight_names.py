@@ -59,7 +59,7 @@ def resolve(run: SavedRun, name: str, limits: SumLimits = DEFAULT_LIMITS) -> Wei
 
 
 def describe(weighted_sum: WeightedSum) -> str:
-    """Returns the parts of a weighted sum with their coefficients, as `+0.5 f25@480 +0.5 last@9`."""
+    """Returns the parts of a sum with their coefficients, as `+0.5 f25@480 +0.5 last@480`."""
     if weighted_sum.coefficients == (1.0,):
         return weighted_sum.parts[0].name
     pairs = zip(weighted_sum.coefficients, weighted_sum.parts, strict=True)

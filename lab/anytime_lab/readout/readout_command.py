@@ -1,8 +1,8 @@
 """Find the best read-out of a run without training.
 
 Scores the run at many f and draws the loss against f; finds the best f, and the best weighted sum
-of all weights in the last checkpoints. One half of the validation windows selects; the gain is measured on
-the held-out half, and decides which weights are recommended.
+of all weights in the last checkpoints. One half of the validation windows selects; the gain is
+measured on the held-out half, and decides which weights are recommended.
 """
 
 import argparse
