@@ -26,7 +26,7 @@ import abc
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -402,13 +402,23 @@ def find_state(opt_state: optax.OptState) -> AverageParamsState:
       >>> int(averaging.find_state(optimizer.init(jnp.ones(2))).count)
       0
     """
-    nodes = jax.tree.leaves(opt_state, is_leaf=_is_state)
-    states = [node for node in nodes if isinstance(node, AverageParamsState)]
+    states = find_nodes(opt_state, _is_state)
     if len(states) != 1:
         raise ValueError(
             f"the optimizer state holds {len(states)} average_params transforms; it must hold one"
         )
     return states[0]
+
+
+def find_nodes(opt_state: optax.OptState, is_node: Callable[[Any], bool]) -> list[Any]:
+    """Returns the nodes of an optimizer's state for which a condition is true.
+
+    Examples:
+      >>> state = optax.adam(0.1).init(jnp.ones(2))
+      >>> [x.count for x in averaging.find_nodes(state, lambda x: hasattr(x, "mu"))]
+      [Array(0, dtype=int32)]
+    """
+    return [node for node in jax.tree.leaves(opt_state, is_leaf=is_node) if is_node(node)]
 
 
 def replace_averages(opt_state: optax.OptState, new: Mapping[str, optax.Params]) -> optax.OptState:

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import optax
 
-from anytime_jax.averaging import LIVE
+from anytime_jax.averaging import LIVE, find_nodes
 
 
 def iterates(opt_state: optax.OptState) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def _has_readouts(node: Any) -> bool:
 
 
 def _find(opt_state: optax.OptState) -> Any:
-    states = [x for x in jax.tree.leaves(opt_state, is_leaf=_has_readouts) if _has_readouts(x)]
+    states = find_nodes(opt_state, _has_readouts)
     if len(states) > 1:
         names = ", ".join(type(state).__name__ for state in states)
         raise ValueError(f"the optimizer state holds {names}; only one may have read-outs")

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from anytime_jax import averaging
 from anytime_jax.config.schema import GuardConfig
 
 LOSS_WINDOW = 128  # updates over which the mean and the standard deviation of the loss are taken
@@ -88,7 +89,7 @@ def spike_threshold(state: GuardState, spike: float) -> jax.Array:
 
 def get_guard_state(opt_state: optax.OptState) -> GuardState:
     """Returns the one `GuardState` inside an optimizer's state."""
-    ((_, state),) = optax.tree.get_all_with_path(opt_state, "GuardState")
+    (state,) = averaging.find_nodes(opt_state, lambda node: isinstance(node, GuardState))
     return state
 
 
