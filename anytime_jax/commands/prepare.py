@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import functools
 import os
 import shlex
@@ -60,7 +59,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--source",
         metavar="KIND",
-        help=f"kind of the text: {', '.join(SOURCES.classes)}, or a class of your own as "
+        help=f"kind of the text: {', '.join(SOURCES.names)}, or a class of your own as "
         "package.module:Class (docs/extend.md), each with options that --source=KIND --help lists "
         f"(default: {SOURCES.default})",
     )
@@ -83,7 +82,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--verify", action="store_true", help="verify the dataset at --output")
     name = _source_name(getattr(parser, "argv", ()))
     group = parser.add_argument_group(f"options of --source={name}")
-    for field, declared in fields.declarations(SOURCES.find(name, EVERY_PACKAGE)).items():
+    for field, declared in _source_settings(name).items():
         default = declared.default_text and f" (default: {declared.default_text})"
         text = f"{declared.meaning}{default}".replace("%", "%%")
         try:
@@ -240,17 +239,30 @@ def _source_name(argv: Sequence[str]) -> str:
     return parser.parse_known_args(argv)[0].source.strip() or str(SOURCES.default)
 
 
+def _source_settings(name: str) -> dict[str, fields.Declaration]:
+    """The settings of a kind of source."""
+    with _naming_options():
+        return fields.declarations(SOURCES.find(name, EVERY_PACKAGE))
+
+
 def _source(arguments: argparse.Namespace) -> Source:
     name = arguments.source or str(SOURCES.default)
-    cls = SOURCES.find(name, EVERY_PACKAGE)
-    texts = {field: getattr(arguments, _FIELD + field, None) for field in fields.types_of(cls)}
-    values = {field: text for field, text in texts.items() if text is not None}
-    for field, text in values.items():
-        values[field] = fields.parse(fields.types_of(cls)[field], _flag(field), text)
-    for field, declared in fields.declarations(cls).items():
-        if declared.default is dataclasses.MISSING and field not in values:
-            raise InputError(f"--source={name} needs {_flag(field)}: {declared.meaning}")
-    return cls(**values)
+    texts = {x: getattr(arguments, _FIELD + x, None) for x in _source_settings(name)}
+    given = {x: fields.Text(text) for x, text in texts.items() if text is not None}
+    with _naming_options(*texts):
+        return fields.read_kind(SOURCES, {"kind": name, **given}, EVERY_PACKAGE)
+
+
+@contextlib.contextmanager
+def _naming_options(*settings: str) -> Iterator[None]:
+    """Names the options of settings of a source in InputErrors of the block."""
+    options = {"kind": "--source", **{x: _flag(x) for x in settings}}
+    try:
+        yield
+    except InputError as error:
+        for one in error.errors:
+            one.setting = options.get(one.setting, one.setting)
+        raise
 
 
 def _flag(option: str) -> str:

@@ -180,7 +180,6 @@ class ModelConfig:
 class Olmo(ModelConfig):
     """OLMo, as the paper trains it: LayerNorm before each sublayer, GELU."""
 
-    kind: ClassVar[str] = "olmo"
     norm = "layer"
     norm_first = True
     gated = False
@@ -197,7 +196,6 @@ class Olmo(ModelConfig):
 class Olmo2(ModelConfig):
     """OLMo-2: RMSNorm after each sublayer, SwiGLU."""
 
-    kind: ClassVar[str] = "olmo2"
     norm = "rms"
     norm_first = False
     gated = True
@@ -221,7 +219,6 @@ class Llama(ModelConfig):
       mlp_bias: whether the products of the MLP have biases.
     """
 
-    kind: ClassVar[str] = "llama"
     norm = "rms"
     norm_first = True
     gated = True
@@ -248,7 +245,6 @@ class Qwen(ModelConfig):
       output_bias: whether the output of attention has one.
     """
 
-    kind: ClassVar[str] = "qwen"
     norm = "rms"
     norm_first = True
     gated = True

@@ -16,7 +16,6 @@ import os
 import runpy
 import sys
 import threading
-import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from typing import Any
 from anytime_jax import plugins
 from anytime_jax.config.kinds import NOBODY, Trust
 from anytime_jax.contents import CONFIGURATIONS
-from anytime_jax.errors import InputError, format_value
+from anytime_jax.errors import InputError, describe_failure
 from anytime_jax.plugins import Folder
 
 _LOCAL = Path("configs")
@@ -88,12 +87,8 @@ def execute(label: str, file: Path) -> Iterator[dict[str, Any]]:
         except InputError as error:
             raise InputError(f"{label}: {error}") from error
         except (Exception, SystemExit) as error:  # the file is code: it can raise anything
-            frames = [
-                x for x in traceback.extract_tb(error.__traceback__) if x.filename == str(file)
-            ]
-            line = f"line {frames[-1].lineno}, {format_value(frames[-1].line)}: " if frames else ""
-            text = f"{line}{type(error).__name__}: {error}"
-            raise InputError(f"{label} cannot be run: {text}") from error
+            failure = describe_failure(error, lambda x: x.f_code.co_filename == str(file))
+            raise InputError(f"{label} cannot be run: {failure}") from error
 
 
 @contextlib.contextmanager

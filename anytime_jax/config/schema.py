@@ -28,7 +28,6 @@ from anytime_jax.config.fields import (
     Declaration,
     Facts,
     declarations,
-    facts_of,
     flatten,
     nearest,
     read,
@@ -48,11 +47,12 @@ from anytime_jax.config.model import Dtype, ModelConfig
 from anytime_jax.config.run_stages import RunStage, check_sets, resolve_stages
 from anytime_jax.data.mixture import DataStage, Mixture
 from anytime_jax.errors import InputError, format_value, within
+from anytime_jax.optimizers.interface import Optimizer
 
-SCHEDULES = Kinds("anytime_jax.schedules", "formula", "Schedule", has_times=True)
+SCHEDULES = Kinds("schedule", schedules.Schedule, has_times=True)
 _LAST_CHECKED = 10**7  # updates of a schedule without an end
-OPTIMIZERS = Kinds("anytime_jax.optimizers", "transform", default="adamw")
-MODELS = Kinds("anytime_jax.config.model", "block", "ModelConfig", default="olmo")
+OPTIMIZERS = Kinds("optimizer", Optimizer, default="adamw")
+MODELS = Kinds("model", ModelConfig, default="olmo")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -319,9 +319,7 @@ class Settings:
     branch: BranchConfig = setting(BranchConfig, branch="free")
     schedule: Kind = setting(kinds=SCHEDULES, branch="named")
     decay: DecayConfig = setting(DecayConfig, branch="free")
-    optimizer: Any = setting(
-        kinds=OPTIMIZERS, branch="named", each={"kind": {"branch": "inherits"}}
-    )
+    optimizer: Any = setting(kinds=OPTIMIZERS, branch="named", kind_facts={"branch": "inherits"})
     guard: GuardConfig = setting(GuardConfig, identity=False)
     mesh: MeshConfig = setting(MeshConfig, identity=False)
     eval: EvalConfig = setting(EvalConfig, identity=False)
@@ -444,7 +442,7 @@ class Config(Settings):
     @property
     def follows_width(self) -> bool:
         """Whether the class of the optimizer itself follows the width (`optimizers.RunInfo`)."""
-        return bool(vars(type(self.optimizer)).get("follows_width", False))
+        return getattr(self.optimizer, "follows_width", False)
 
     @functools.cached_property
     def set_weights(self) -> dict[str, float]:
@@ -466,7 +464,7 @@ class Config(Settings):
 
     def facts(self) -> dict[str, Facts]:
         """Returns the facts of every setting by dotted name."""
-        return facts_of(self, Settings)
+        return {name: x.facts for name, x in declarations(Settings, self).items()}
 
     def select(self, condition: Callable[[Facts], bool]) -> dict[str, Any]:
         """Returns the settings whose facts satisfy a condition, by dotted name."""

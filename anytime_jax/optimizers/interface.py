@@ -13,7 +13,7 @@ The fields of the dataclass are its settings. An optimizer in the terms of Optax
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import optax
@@ -110,6 +110,7 @@ def parameter_name(path: tuple[Any, ...]) -> str:
     return names[-1] if names else ""
 
 
+@runtime_checkable
 class Optimizer(Protocol):
     """The settings of a method, which make its transform.
 
