@@ -138,11 +138,6 @@ class SettingType(NamedTuple):
     takes_none: bool
 
     @property
-    def text(self) -> str:
-        """The type as help and documentation name it."""
-        return " or ".join([*(x.name for x in self.types), *(f'"{word}"' for word in self.words)])
-
-    @property
     def allowed(self) -> str:
         """The values as a message names them."""
         words = " or ".join(f'"{word}"' for word in self.words)
@@ -292,17 +287,17 @@ class _Reader(NamedTuple):
 
     def kind(self, kinds: Kinds, values: Mapping[str, Any], place: str = "") -> Any:
         """Returns one of the kinds from its settings."""
-        settings = {name: value for name, value in values.items() if name != "kind"}
+        rest = {name: value for name, value in values.items() if name != "kind"}
         cls = kinds.find(values.get("kind", kinds.default), self.trust)
         fields = _fields_of(cls)
         if "kind" in fields:
             raise ValueError(f"{cls.__name__} has a field kind, which names the class: rename it")
-        has_time = {name: _TYPES[TIME] in setting_type(x.hint).types for name, x in fields.items()}
-        settings = self.arguments(cls, settings, place)
-        for name, field in fields.items():
-            if field.default is not dataclasses.MISSING:
-                settings.setdefault(name, field.default)
-        kind = Kind(kinds.name_of(cls), cls, settings, tuple(x for x in fields if has_time[x]))
+        types = {name: setting_type(field.hint).types for name, field in fields.items()}
+        given = self.arguments(cls, rest, place)
+        every = {name: given.get(name, field.default) for name, field in fields.items()}
+        settings = {name: x for name, x in every.items() if x is not dataclasses.MISSING}
+        times = tuple(name for name in settings if _TYPES[TIME] in types[name])
+        kind = Kind(kinds.name_of(cls), cls, settings, times)
         return kind if kinds.has_times else kind.build()
 
     def _unknown(
@@ -404,7 +399,8 @@ class Declaration(NamedTuple):
     @property
     def type_text(self) -> str:
         """The type as help and documentation name it."""
-        return setting_type(self.hint).text
+        types, words, _ = setting_type(self.hint)
+        return " or ".join([*(x.name for x in types), *(f'"{word}"' for word in words)])
 
     @property
     def default_text(self) -> str:

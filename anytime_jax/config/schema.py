@@ -43,7 +43,7 @@ from anytime_jax.config.kinds import (
     explain_errors,
     is_trusted,
 )
-from anytime_jax.config.model import Dtype, ModelConfig
+from anytime_jax.config.model import MODELS, Dtype, ModelConfig
 from anytime_jax.config.run_stages import RunStage, check_sets, resolve_stages
 from anytime_jax.data.mixture import DataStage, Mixture
 from anytime_jax.errors import InputError, format_value, within
@@ -52,7 +52,6 @@ from anytime_jax.optimizers.interface import Optimizer
 SCHEDULES = Kinds("schedule", schedules.Schedule, has_times=True)
 _LAST_CHECKED = 10**7  # updates of a schedule without an end
 OPTIMIZERS = Kinds("optimizer", Optimizer, default="adamw")
-MODELS = Kinds("model", ModelConfig, default="olmo")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -693,8 +692,8 @@ def _check(config: Config) -> None:
 
 
 def _check_branch(config: Config) -> None:
-    known = {**all_facts(), **config.facts()}
-    allowed = [name for name, x in known.items() if x.branch == "named"]
+    known = all_settings() | declarations(Settings, config)
+    allowed = [name for name, x in known.items() if x.facts.branch == "named"]
     for name in config.branch.change:
         hint = "a branch keeps this one" if name in known else nearest(str(name), allowed)
         text = f'names of settings such as "schedule.peak", "optimizer.b2" ({hint})'
@@ -723,11 +722,6 @@ def _check_branch(config: Config) -> None:
             "stop",
             config.stop,
         )
-
-
-def all_facts() -> dict[str, Facts]:
-    """Returns the facts of the settings of all kinds with a short name, by dotted name."""
-    return {name: x.facts for name, x in all_settings().items()}
 
 
 def _require_word(name: str, text: str) -> None:

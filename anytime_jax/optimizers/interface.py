@@ -115,8 +115,8 @@ class Optimizer(Protocol):
     """The settings of a method, which make its transform.
 
     The state of the transform may have a node with read-outs (`optimizers.readouts`). A class whose
-    updates follow `RunInfo.width_growth` says so with an attribute of its own, `follows_width =
-    True`, which subclasses do not inherit.
+    updates follow `RunInfo.width_growth` says so with the attribute `follows_width = True`; a
+    subclass with other updates, which do not, says False.
 
     Examples:
       >>> run = optimizers.RunInfo(optax.constant_schedule(1e-2))

@@ -126,7 +126,14 @@ def test_text_is_parsed_as_the_type_of_its_setting(name, text, value):
     ("name", "text"),
     [
         *(("count", x) for x in ("x", "1.5", "inf", "")),
-        *(("rate", "x"), ("tokens", "some"), ("flag", "yes"), ("pair", "1"), ("pair", "(1,"), ("pair", "f()")),
+        *(
+            ("rate", "x"),
+            ("tokens", "some"),
+            ("flag", "yes"),
+            ("pair", "1"),
+            ("pair", "(1,"),
+            ("pair", "f()"),
+        ),
     ],
 )
 def test_text_that_is_none_of_its_type_is_refused(name, text):

@@ -7,7 +7,8 @@ import pytest
 from anytime_jax import plugins, schedules
 from anytime_jax.config import schema
 from anytime_jax.config.kinds import EVERY_PACKAGE, NOBODY
-from anytime_jax.config.schema import MODELS, OPTIMIZERS, SCHEDULES
+from anytime_jax.config.model import MODELS
+from anytime_jax.config.schema import OPTIMIZERS, SCHEDULES
 from anytime_jax.errors import InputError
 from configs import quickstart
 
