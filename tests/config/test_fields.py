@@ -144,10 +144,13 @@ def test_text_that_is_none_of_its_type_is_refused(name, text):
 
 @pytest.mark.parametrize("name", ["one", "two", "one.count.x", "one.rate.x", "name.x", ""])
 def test_name_that_is_no_setting_is_refused(name):
-    settings = {"one": {"count": 1}}
-    with pytest.raises(InputError, match=rf"^config\.{name.partition('.')[0]}"):
+    def read_changed():
+        settings = {"one": {"count": 1}}
         fields.change(Whole, settings, {name: Text("1")})
-        fields.read(Whole, settings)
+        return fields.read(Whole, settings)
+
+    with pytest.raises(InputError, match=rf"^config\.{name.partition('.')[0]}"):
+        read_changed()
 
 
 def test_entry_of_a_dictionary_is_changed_by_name():

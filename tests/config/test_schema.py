@@ -57,9 +57,9 @@ def test_quickstart():
     ],
 )
 def test_word_of_another_trainer_is_answered(name, answer):
+    settings = quickstart()
+    fields.change(schema.Settings, settings, {name: fields.Text("1")})
     with pytest.raises(InputError, match=rf"^config\.{name}\b.*: .*\b{answer}\b"):
-        settings = quickstart()
-        fields.change(schema.Settings, settings, {name: fields.Text("1")})
         schema.build(settings)
 
 
