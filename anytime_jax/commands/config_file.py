@@ -86,13 +86,8 @@ def override(
     settings: dict[str, Any], overrides: Sequence[str], cls: type = schema.Settings
 ) -> dict[str, Any]:
     """Returns settings changed by `--config.NAME=VALUE`, the last of each name."""
-    changes: dict[str, fields.Text] = {}
-    for word in overrides:
-        name, equals, value = word.removeprefix(SETTING_PREFIX).partition("=")
-        if not equals:
-            raise InputError(f"{word} has no value: give it as {SETTING_PREFIX}{name}=VALUE")
-        changes[name] = fields.Text(value)
-    fields.change(cls, settings, changes)
+    pairs = (word.removeprefix(SETTING_PREFIX).partition("=") for word in overrides)
+    fields.change(cls, settings, {name: fields.Text(value) for name, _, value in pairs})
     return settings
 
 

@@ -72,7 +72,7 @@ class ModelFormat:
         """Raises an InputError that names a setting that the format cannot express."""
         kind = MODELS.name_of(type(config))
         if kind != self.name:
-            reason = f"the format {self.name} has models of the kind of its name alone"
+            reason = f"the format {self.name} takes no other kind: give the format of this name"
             raise InputError(reason, "config.model.kind", kind)
         self.write(config)
 

@@ -218,7 +218,11 @@ def _decay(text: str) -> DecayPlan:
     try:
         if not 1 <= len(numbers) <= 2:
             raise ValueError("give SHAPE:FRACTION or SHAPE:FRACTION:FLOOR, as linear:0.1")
-        return DecayPlan(shape, *map(float, numbers))  # pyright: ignore[reportArgumentType]
+        values = (
+            fields.setting_type(float).read(name, fields.Text(number))
+            for name, number in zip(("fraction", "floor"), numbers, strict=False)
+        )
+        return DecayPlan(shape, *values)  # pyright: ignore[reportArgumentType]
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text}: {error}") from error
 

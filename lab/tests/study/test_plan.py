@@ -60,9 +60,10 @@ def test_runs_are_named_after_their_change():
     assert config == before
 
 
-def test_runs_reject_unknown_setting():
+def test_run_rejects_unknown_setting():
+    (run,) = runs("mine", quickstart.get_config(), values("schedule.peek", 1.0), "root")
     with pytest.raises(InputError, match=r"schedule\.peek"):
-        runs("mine", quickstart.get_config(), values("schedule.peek", 1.0), "root")
+        run.build()
 
 
 def test_branches_inherit_everything_from_their_trunk():
