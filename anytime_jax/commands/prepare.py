@@ -82,7 +82,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--verify", action="store_true", help="verify the dataset at --output")
     name = _source_name(getattr(parser, "argv", ()))
     group = parser.add_argument_group(f"options of --source={name}")
-    for field, declared in _source_settings(name).items():
+    for field, declared in fields.declarations(SOURCES.find(name, EVERY_PACKAGE)).items():
         default = declared.default_text and f" (default: {declared.default_text})"
         text = f"{declared.meaning}{default}".replace("%", "%%")
         try:
@@ -239,29 +239,16 @@ def _source_name(argv: Sequence[str]) -> str:
     return parser.parse_known_args(argv)[0].source.strip() or str(SOURCES.default)
 
 
-def _source_settings(name: str) -> dict[str, fields.Declaration]:
-    """The settings of a kind of source."""
-    with _naming_options():
-        return fields.declarations(SOURCES.find(name, EVERY_PACKAGE))
-
-
 def _source(arguments: argparse.Namespace) -> Source:
     name = arguments.source or str(SOURCES.default)
-    texts = {x: getattr(arguments, _FIELD + x, None) for x in _source_settings(name)}
+    settings = fields.declarations(SOURCES.find(name, EVERY_PACKAGE))
+    texts = {x: getattr(arguments, _FIELD + x, None) for x in settings}
     given = {x: fields.Text(text) for x, text in texts.items() if text is not None}
-    with _naming_options(*texts):
-        return fields.read_kind(SOURCES, {"kind": name, **given}, EVERY_PACKAGE)
-
-
-@contextlib.contextmanager
-def _naming_options(*settings: str) -> Iterator[None]:
-    """Names the options of settings of a source in InputErrors of the block."""
-    options = {"kind": "--source", **{x: _flag(x) for x in settings}}
     try:
-        yield
+        return fields.read_kind(SOURCES, {"kind": name, **given}, EVERY_PACKAGE)
     except InputError as error:
         for one in error.errors:
-            one.setting = options.get(one.setting, one.setting)
+            one.setting = _flag(one.setting) if one.setting in settings else one.setting
         raise
 
 

@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 from anytime_jax import plugins
 from anytime_jax.checks import reject, require
-from anytime_jax.errors import InputError, describe_failure
+from anytime_jax.errors import InputError, describe_failure, naming
 
 Trust = Collection[str] | Literal["everything"]
 """Packages or modules whose classes may be imported; installed plugins always are."""
@@ -73,12 +73,14 @@ class Kinds:
       default: the kind where none is named; None if one has to be.
       has_times: whether fields may be text such as "4x". Reading then gives a `Kind`, from which
         `resolve` makes the instance once there is a clock.
+      setting: what a message calls the name of the kind.
     """
 
     part: str
     base: Any
     default: str | None = None
     has_times: bool = False
+    setting: str = "kind"
 
     @property
     def names(self) -> list[str]:
@@ -95,21 +97,22 @@ class Kinds:
         places = plugins.kinds(self.part)
         allowed = f'one of {", ".join(places)}, or a class as "package.module:Class"'
         if name is None:
-            raise InputError(f"it is missing: give {allowed}", "kind")
+            raise InputError(f"it is missing: give {allowed}", self.setting)
         match = _CLASS.fullmatch(places.get(name, name)) if isinstance(name, str) else None
         if match is None:
             near = difflib.get_close_matches(str(name), places, 1)
-            reject("kind", name, allowed + (f"; did you mean {near[0]!r}?" if near else ""))
+            reject(self.setting, name, allowed + (f"; did you mean {near[0]!r}?" if near else ""))
         module, attribute = match.groups()
         if not is_trusted(module, trust):
             package = module.partition(".")[0]
             raise InputError(
                 f"it is a class of the package {package}, whose code would be run: if you trust "
                 f"it, give --trust={package}, in Python trust=[{package!r}]",
-                "kind",
+                self.setting,
                 name,
             )
-        cls = _import_class(name, module, attribute)
+        with naming(self.setting):
+            cls = _import_class(module, attribute)
         is_kind = (
             isinstance(cls, type)
             and dataclasses.is_dataclass(cls)
@@ -118,7 +121,7 @@ class Kinds:
             and not inspect.isabstract(cls)
         )
         base = f"{self.base.__module__}:{self.base.__name__}"
-        require(is_kind, "kind", name, f"a frozen dataclass with all that {base} asks for")
+        require(is_kind, self.setting, name, f"a frozen dataclass with all that {base} asks for")
         return cls
 
     def name_of(self, cls: Any) -> str:
@@ -172,8 +175,8 @@ def explain_errors(modules: Collection[str], but: Any = InputError) -> Iterator[
         raise InputError(f"{failure}: correct it (--debug shows more)") from error
 
 
-def _import_class(name: str, module: str, attribute: str) -> Any:
-    """Returns the class with a name; raises an InputError whatever its module raises."""
+def _import_class(module: str, attribute: str) -> Any:
+    """Returns a class; raises an InputError whatever its module raises."""
     # The console script does not have the working directory on the path, where a user's file is.
     here = str(Path.cwd())
     added = here not in sys.path and "" not in sys.path
@@ -183,10 +186,8 @@ def _import_class(name: str, module: str, attribute: str) -> Any:
     except (Exception, SystemExit) as error:  # the module is code: it can raise anything
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise InputError(
-            f"it cannot be imported ({reason}): correct the name, or the code of {module}; a file "
-            "of your own has to be in the working directory or on the Python path",
-            "kind",
-            name,
+            f"{module}:{attribute} cannot be imported ({reason}): correct the name, or the code of "
+            f"{module}; a file of your own has to be in the working directory or on the Python path"
         ) from error
     finally:
         if added:

@@ -131,20 +131,4 @@ def get_config(text: str, trust: Trust = NOBODY) -> dict[str, Any]:
         config = function(*([run] if run else []), **options)
         if not hasattr(config, "to_dict"):
             raise InputError("it has no get_config() that returns a ConfigDict")
-        return _plain(config, "config")
-
-
-def _plain(config: Any, name: str) -> dict[str, Any]:
-    """Returns a ConfigDict as plain dictionaries; raises an InputError that names a bad value."""
-    if name.count(".") > 9:
-        raise InputError(f"{name} is nested too deep: a group may hold itself")
-    values = {}
-    for key in config:
-        try:
-            value = config[key]
-        except Exception as error:  # a reference that has no value yet, or cannot be computed
-            reason = " ".join(str(error).split())
-            raise InputError(f"{name}.{key} has no value ({reason}): give it one") from error
-        is_group = hasattr(value, "to_dict")
-        values[key] = _plain(value, f"{name}.{key}") if is_group else value
-    return values
+        return config.to_dict()

@@ -10,6 +10,6 @@ from anytime_jax.corpus.installed_python import BuiltinSource
 from anytime_jax.corpus.source_interface import Part, Source
 from anytime_jax.corpus.tfds_source import TfdsSource
 
-SOURCES = Kinds("source", Source, default="files")
+SOURCES = Kinds("source", Source, default="files", setting="--source")
 
 __all__ = ["SOURCES", "BuiltinSource", "FileSource", "Part", "Source", "TfdsSource"]
