@@ -59,7 +59,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--source",
         metavar="KIND",
-        help=f"kind of the text: {', '.join(SOURCES.names)}, or a class of your own as "
+        help=f"kind of the text: {', '.join(SOURCES.classes)}, or a class of your own as "
         "package.module:Class (docs/extend.md), each with options that --source=KIND --help lists "
         f"(default: {SOURCES.default})",
     )

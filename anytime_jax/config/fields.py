@@ -24,19 +24,18 @@ a setting is added by `setting`.
 import ast
 import contextlib
 import dataclasses
-import difflib
 import functools
 import inspect
 import re
 import types
 import typing
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from anytime_jax.checks import plain_number, reject, require
 from anytime_jax.config.kinds import EVERY_PACKAGE, NOBODY, Kind, Kinds, Trust
-from anytime_jax.config.other_names import ABSENT, NAMES
+from anytime_jax.config.other_names import explain_unknown
 from anytime_jax.errors import InputError, format_value, raise_all, within
 
 BY_NAME = "by name"  # of a tuple of pairs that is given as a dictionary
@@ -264,7 +263,7 @@ class _Reader(NamedTuple):
         for name in dict.fromkeys((*fields, *values)):
             try:
                 if name not in fields:
-                    raise_all(self._unknown(f"{name}", values[name], place, list(fields)))
+                    raise_all(self._unknown(str(name), values[name], place, fields))
                 elif name in values or fields[name].is_group:
                     arguments[name] = self._value(fields[name], name, values.get(name, {}), place)
                 elif fields[name].is_required:
@@ -301,44 +300,14 @@ class _Reader(NamedTuple):
         return kind if kinds.has_times else kind.build()
 
     def _unknown(
-        self, name: str, value: Any, place: str, allowed: Sequence[str]
+        self, name: str, value: Any, place: str, allowed: Collection[str]
     ) -> list[InputError]:
         """The errors of a name that no setting has, or of those of an unknown group."""
+        known = declarations(self.root) if self.root else {}
         names = flatten({name: value}) or [name]
         shown = {x: x if re.fullmatch(_SHOWN, x) else format_value(x) for x in names}
-        return [
-            InputError(f"there is no such setting: {self._hint(x, place, allowed)}", shown[x])
-            for x in names
-        ]
-
-    def _hint(self, name: str, place: str, allowed: Sequence[str]) -> str:
-        """Returns what an unknown name may mean.
-
-        It may be of another kind, a word for a setting of another trainer, of another group, or
-        misspelt.
-        """
-        known = declarations(self.root) if self.root else {}
-        if own := known.get(f"{place}{name}"):
-            return f"only with kind = {' or '.join(map(repr, own.kinds))}"
-        last = name.rpartition(".")[2]
-        word = last.lower()
-        if absent := next((x for x, words in ABSENT.items() if word in words.split()), None):
-            return absent
-        meant = [
-            x for x in known if word in NAMES.get(x, "").split() or x.rpartition(".")[2] == last
-        ]
-        if meant:
-            meaning = f" ({known[meant[0]].meaning})" if len(meant) == 1 else ""
-            return f"did you mean {' or '.join(meant)}{meaning}?"
-        return nearest(last, [f"{place}{x}" for x in allowed])
-
-
-def nearest(name: str, allowed: Sequence[str]) -> str:
-    """Returns a hint for the unknown name of a setting; it and the allowed ones may be dotted."""
-    last = {full.rpartition(".")[2]: full for full in allowed}
-    if near := difflib.get_close_matches(name.rpartition(".")[2], last, n=1):
-        return f"did you mean {last[near[0]]}?"
-    return "allowed: " + ", ".join(allowed) if len(allowed) < 12 else "--help-settings lists all"
+        hints = {x: explain_unknown(f"{place}{x}", allowed, known) for x in names}
+        return [InputError(f"there is no such setting: {hints[x]}", shown[x]) for x in names]
 
 
 def change(cls: Any, settings: dict[str, Any], changes: Mapping[str, Any]) -> None:
@@ -354,7 +323,7 @@ def change(cls: Any, settings: dict[str, Any], changes: Mapping[str, Any]) -> No
             group = group.setdefault(x, {})
             require(isinstance(group, dict), f"config.{name}", changes[name], f"no part of {x}")
         if name in kinds:
-            with contextlib.suppress(InputError):  # of a kind that is none, `read` tells
+            with contextlib.suppress(ValueError):  # of a kind that is none, `read` tells
                 kept = _fields_of(kinds[name].find(changes[name], EVERY_PACKAGE))
                 for other in group.keys() - kept.keys():
                     del group[other]

@@ -83,14 +83,9 @@ class Kinds:
     setting: str = "kind"
 
     @property
-    def names(self) -> list[str]:
-        """The short names."""
-        return list(plugins.kinds(self.part))
-
-    @property
     def classes(self) -> dict[str, Any]:
         """The dataclasses with a short name, by that name."""
-        return {name: self.find(name, NOBODY) for name in self.names}
+        return {name: self.find(name, NOBODY) for name in plugins.kinds(self.part)}
 
     def find(self, name: Any, trust: Trust) -> Any:
         """Returns the dataclass with a name; raises an InputError if there is none, or no trust."""

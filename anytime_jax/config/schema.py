@@ -29,7 +29,6 @@ from anytime_jax.config.fields import (
     Facts,
     declarations,
     flatten,
-    nearest,
     read,
     setting,
     to_dict,
@@ -44,6 +43,7 @@ from anytime_jax.config.kinds import (
     is_trusted,
 )
 from anytime_jax.config.model import MODELS, Dtype, ModelConfig
+from anytime_jax.config.other_names import nearest
 from anytime_jax.config.run_stages import RunStage, check_sets, resolve_stages
 from anytime_jax.data.mixture import DataStage, Mixture
 from anytime_jax.errors import InputError, format_value, within
