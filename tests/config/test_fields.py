@@ -183,7 +183,8 @@ def test_another_kind_keeps_what_was_set_and_both_have():
         "peak": 1e-2,
         "warmup": "160 steps",
     }
-    # Whatever the order in which they are given.
+    # Whatever the order in which they are given; what the kind does not have is left to be refused.
+    assert "momentum" in change(optimizer__momentum=0.9, optimizer__kind="adamw")["optimizer"]
     source = change(optimizer__momentum=0.9, optimizer__b2=0.95, optimizer__kind="muon")
     assert source["optimizer"] == {"kind": "muon", "momentum": 0.9, "b2": 0.95}
     optimizer = schema.build(source).optimizer
