@@ -1,4 +1,4 @@
-"""Plugins: the commands and the files with names that installed distributions have.
+"""Plugins: the commands, named files and kinds that installed distributions have.
 
 A distribution names one `Plugin` in the entry-point group `anytime_jax.plugins`, as this one does:
 
@@ -6,9 +6,8 @@ A distribution names one `Plugin` in the entry-point group `anytime_jax.plugins`
     anytime_jax = "anytime_jax.contents:PLUGIN"
 
 Its commands are then commands of `python -m anytime_jax`, the files of its folders have names, as
-in `--config=NAME`, and its kinds have short names, and its
-classes are trusted in the files of a run. The module of a `Plugin`
-is imported by every command, so it imports little.
+in `--config=NAME`, its kinds have short names, and its classes are trusted in the files of a run.
+The module of a `Plugin` is imported by every command, so it imports little.
 """
 
 import dataclasses
