@@ -78,7 +78,10 @@ def load_as(cls: type[T], arguments: argparse.Namespace, example: str) -> T:
 
 
 def read(file: str, overrides: Sequence[str] = (), trust: Trust = ()) -> dict[str, Any]:
-    """Returns the settings that a configuration file, `FILE` or `FILE:NAME`, and options give."""
+    """Returns the settings that a configuration file, `FILE` or `FILE:NAME`, and options give.
+
+    The texts of options are as they were typed; `schema.build` reads and checks them.
+    """
     return override(python_files.get_config(file, trust), overrides)
 
 

@@ -116,7 +116,7 @@ def test_run_suggests_the_nearest_name():
 
 def test_run_of_a_study_is_an_ordinary_configuration():
     file = "laptop"
-    config_file.read(f"{file}:constant-peak=0.01", ["--config.stop=1x"])
+    schema.build(config_file.read(f"{file}:constant-peak=0.01", ["--config.stop=1x"]))
     for name in (file, f"{file}:constant-peak=0.011", "none:a"):
         with pytest.raises(InputError):
             config_file.read(name)
