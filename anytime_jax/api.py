@@ -58,7 +58,7 @@ def load_config(
     require(ok, "changes", changes, 'settings by name, such as {"schedule.peak": 3e-3}')
     _require_trust(trust)
     settings = python_files.get_config(str(file), trust)
-    fields.change(schema.Settings, settings, changes, EVERY_PACKAGE)
+    fields.change(schema.Settings, settings, changes)
     return schema.build(settings)
 
 

@@ -1,4 +1,4 @@
-"""Contents of this distribution: its commands, and the folder of its configurations."""
+"""Contents of this distribution: its commands, configurations and kinds."""
 
 from pathlib import Path
 
@@ -19,10 +19,38 @@ _SUMMARIES = {
     "runs": "List runs and their checkpoints, and verify them.",
 }
 
+_KINDS = {
+    "schedule": {
+        "constant": "anytime_jax.schedules:Constant",
+        "power": "anytime_jax.schedules:Power",
+        "inverse_sqrt": "anytime_jax.schedules:InverseSqrt",
+        "cosine": "anytime_jax.schedules:Cosine",
+        "linear": "anytime_jax.schedules:Linear",
+        "wsd": "anytime_jax.schedules:WSD",
+    },
+    "optimizer": {
+        "adamw": "anytime_jax.optimizers:AdamW",
+        "muon": "anytime_jax.optimizers:Muon",
+        "schedule_free_adamw": "anytime_jax.optimizers:ScheduleFreeAdamW",
+    },
+    "model": {
+        "olmo": "anytime_jax.config.model:Olmo",
+        "olmo2": "anytime_jax.config.model:Olmo2",
+        "llama": "anytime_jax.config.model:Llama",
+        "qwen": "anytime_jax.config.model:Qwen",
+    },
+    "source": {
+        "files": "anytime_jax.corpus.file_source:FileSource",
+        "builtin": "anytime_jax.corpus.installed_python:BuiltinSource",
+        "tfds": "anytime_jax.corpus.tfds_source:TfdsSource",
+    },
+}
+
 PLUGIN = Plugin(
     commands={
         name: Command(f"anytime_jax.commands.{name}", summary)
         for name, summary in _SUMMARIES.items()
     },
     folders=(Folder(CONFIGURATIONS, "configurations by name (--config=NAME)", local="configs"),),
+    kinds=_KINDS,
 )

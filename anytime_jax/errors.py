@@ -1,7 +1,10 @@
 """Exceptions that a command reports in a line; any other one has its traceback printed."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import traceback
+import types
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 _NOT_GIVEN = object()
@@ -16,6 +19,16 @@ def format_value(value: Any) -> str:
     except Exception:
         return f"a value of type {type(value).__name__}"
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 20]} ... {text[-15:]}"
+
+
+def describe_failure(error: BaseException, is_own: Callable[[types.FrameType], bool]) -> str:
+    """Returns what code raised, after the last line of its own frames that the error passed."""
+    frames = [x for x in traceback.walk_tb(error.__traceback__) if is_own(x[0])]
+    place = ""
+    if frames:
+        code, line = frames[-1][0].f_code, frames[-1][1]
+        place = f"{Path(code.co_filename).name}, line {line}, in {code.co_name}: "
+    return f"{place}{type(error).__name__}: {error}"
 
 
 class InputError(ValueError):

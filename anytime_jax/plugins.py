@@ -1,4 +1,4 @@
-"""Plugins: the commands and the files with names that installed distributions have.
+"""Plugins: the commands, named files and kinds that installed distributions have.
 
 A distribution names one `Plugin` in the entry-point group `anytime_jax.plugins`, as this one does:
 
@@ -6,8 +6,8 @@ A distribution names one `Plugin` in the entry-point group `anytime_jax.plugins`
     anytime_jax = "anytime_jax.contents:PLUGIN"
 
 Its commands are then commands of `python -m anytime_jax`, the files of its folders have names, as
-in `--config=NAME`, and its classes are trusted in the files of a run. The module of a `Plugin`
-is imported by every command, so it imports little.
+in `--config=NAME`, its kinds have short names, and its classes are trusted in the files of a run.
+The module of a `Plugin` is imported by every command, so it imports little.
 """
 
 import dataclasses
@@ -53,10 +53,18 @@ class Folder(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Plugin:
-    """What a distribution adds."""
+    """What a distribution adds.
+
+    Attributes:
+      commands: commands by name.
+      folders: folders of files that have a name.
+      kinds: classes by the part of a run ("schedule", "optimizer", "model" or "source") and by the
+        name that a configuration gives them, each as `package.module:Class`.
+    """
 
     commands: Mapping[str, Command] = dataclasses.field(default_factory=dict)
     folders: tuple[Folder, ...] = ()
+    kinds: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
 
 
 @functools.cache
@@ -81,6 +89,17 @@ def installed() -> Mapping[str, Plugin]:
 def commands() -> dict[str, Command]:
     """Returns all commands by name."""
     return {name: x for plugin in installed().values() for name, x in plugin.commands.items()}
+
+
+def kinds(part: str) -> dict[str, str]:
+    """Returns the kinds of a part of a run as `package.module:Class`, by name.
+
+    A name that several plugins give is the first one's, and so this package's.
+    """
+    found: dict[str, str] = {}
+    for plugin in installed().values():
+        found = {**plugin.kinds.get(part, {}), **found}
+    return found
 
 
 def folders() -> list[Folder]:

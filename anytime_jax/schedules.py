@@ -167,8 +167,6 @@ class Constant(Schedule):
     Source: Section 4, "Choice of gamma".
     """
 
-    kind: ClassVar[str] = "constant"
-
     peak: float
     warmup: Time = 0
     warmup_init: float = 0.1
@@ -196,8 +194,6 @@ class Power(Schedule):
 
     Source: Theorem 1 (alpha = 1); Section 4, "Architecture and Dataset" (gamma = 1/2).
     """
-
-    kind: ClassVar[str] = "power"
 
     peak: float
     gamma: float
@@ -236,8 +232,6 @@ class InverseSqrt(Schedule):
     Source: Section 4, "Architecture and Dataset".
     """
 
-    kind: ClassVar[str] = "inverse_sqrt"
-
     peak: float
     alpha: float
     warmup: Time = 0
@@ -269,7 +263,6 @@ class Cosine(Schedule):
     Source: Section 4, "Training and evaluation details".
     """
 
-    kind: ClassVar[str] = "cosine"
     shape: ClassVar[DecayShape] = "cosine"
 
     peak: float
@@ -302,7 +295,6 @@ class Linear(Cosine):
       array([1.  , 0.75, 0.  ])
     """
 
-    kind: ClassVar[str] = "linear"
     shape: ClassVar[DecayShape] = "linear"
 
 
@@ -411,8 +403,6 @@ class WSD(Schedule):
 
     Source: Section 4, "Fixed run comparison" (linear to 10% of the peak over the last 10%).
     """
-
-    kind: ClassVar[str] = "wsd"
 
     peak: float
     horizon: Time  # pyright: ignore[reportIncompatibleVariableOverride]

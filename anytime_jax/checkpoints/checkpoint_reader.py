@@ -35,6 +35,21 @@ _TYPE_HANDLERS = ocp.type_handlers.create_type_handler_registry(
 Meta = dict[str, Any]
 
 
+class CheckpointError(RunError):
+    """A checkpoint is damaged, or is not the run's.
+
+    Attributes:
+      reason: what is wrong.
+    """
+
+    def __init__(self, path: Path, reason: str):
+        super().__init__(path, reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return "checkpoint {}: {}".format(*self.args)
+
+
 def read_meta(path: Path) -> Meta:
     """Returns a checkpoint's metadata.
 
@@ -47,7 +62,7 @@ def read_meta(path: Path) -> Meta:
         if str(meta["step"]) != path.name.partition(".")[0]:
             raise ValueError(f"it belongs to step {meta['step']}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunError(f"checkpoint {path}: meta is damaged: {shorten_error(error)}") from error
+        raise CheckpointError(path, f"meta is damaged: {shorten_error(error)}") from error
     _check_run(path, meta)
     return meta
 
@@ -57,8 +72,7 @@ def check_item_files(path: Path, item: str) -> None:
     try:
         check_files(path / item)
     except InputError as error:
-        text = str(error).partition("; ")[0]
-        raise RunError(f"checkpoint {path}: {item} is damaged: {text}") from error
+        raise CheckpointError(path, f"{item} is damaged: {error.reason}") from error
 
 
 def _check_run(path: Path, meta: Meta) -> None:
@@ -72,7 +86,7 @@ def _check_run(path: Path, meta: Meta) -> None:
         names = run.keys() & saved.keys()
         was, now = ({name: x[name] for name in names} for x in (run, saved))
         if differences := run_directory.describe_differences(was, now):
-            raise RunError(f"checkpoint {path} belongs to another run ({differences})")
+            raise CheckpointError(path, f"it belongs to another run ({differences})")
 
 
 def verify_checkpoint(path: Path) -> Meta:
@@ -91,7 +105,7 @@ def verify_checkpoint(path: Path) -> Meta:
 def check_complete(path: Path) -> None:
     """Raises a RunError if a checkpoint is empty or its save did not finish."""
     if classify(path).kind in ("incomplete", "half-written"):
-        raise RunError(f"checkpoint {path} is {'incomplete' if any(path.iterdir()) else 'empty'}")
+        raise CheckpointError(path, f"it is {'incomplete' if any(path.iterdir()) else 'empty'}")
 
 
 def is_intact(path: Path) -> bool:
@@ -111,9 +125,8 @@ def check_checksums(path: Path, meta: Meta, item: str, arrays: Any) -> None:
 
 def _check_checksum(path: Path, meta: Meta, item: str, name: str, checksum: str) -> None:
     if checksum != (saved := meta["checksums"][item].get(name)):
-        raise RunError(
-            f"checkpoint {path}: {item}/{name} is damaged: its checksum is {checksum}, saved with "
-            f"{saved}"
+        raise CheckpointError(
+            path, f"{item}/{name} is damaged: its checksum is {checksum}, saved with {saved}"
         )
 
 
@@ -183,8 +196,8 @@ def read_arrays(path: Path, item: str, targets: Mapping[str, Any]) -> dict[str, 
         raise _unreadable(path, item, error) from error
 
 
-def _unreadable(path: Path, item: str, error: Exception) -> RunError:
-    return RunError(f"checkpoint {path}: {item} cannot be read: {shorten_error(error)}")
+def _unreadable(path: Path, item: str, error: Exception) -> CheckpointError:
+    return CheckpointError(path, f"{item} cannot be read: {shorten_error(error)}")
 
 
 def shorten_error(error: Exception) -> str:

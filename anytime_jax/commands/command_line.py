@@ -66,13 +66,15 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"{option or 'an argument'} has no value: give one, or leave it out")
 
     def error(self, message: str) -> NoReturn:
-        """Raises an InputError, with the nearest option to the first one that is not known."""
-        _, _, unknown = message.partition("unrecognized arguments: ")
+        """Raises an InputError."""
+        raise InputError(f"{message}; --help lists the options")
+
+    def refuse(self, words: Sequence[str]) -> NoReturn:
+        """Raises an InputError for arguments that are not known, with the option nearest to one."""
         options = [name for action in self._actions for name in action.option_strings]
-        word = unknown.split()[0].partition("=")[0] if unknown else ""
-        near = difflib.get_close_matches(word, options, 1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise InputError(f"{message}; {hint}--help lists the options")
+        near = difflib.get_close_matches(words[0].partition("=")[0], options, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        self.error(f"unrecognized arguments: {' '.join(words)}{hint}")
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -159,9 +161,9 @@ def parse(command: ModuleType, program: str, argv: Sequence[str]) -> argparse.Na
         parser.error(f"{bare} has no value: give it as {bare}=VALUE")
     parser.require_values(others)
     # Parsers of subcommands have no --debug.
-    arguments = parser.parse_args([word for word in others if word != "--debug"])
-    if overrides and "config" not in arguments:
-        parser.error(f"unrecognized arguments: {overrides[0]}")
+    arguments, unknown = parser.parse_known_args([x for x in others if x != "--debug"])
+    if unknown or (overrides and "config" not in arguments):
+        parser.refuse(unknown or overrides)
     arguments.debug, arguments.overrides = "--debug" in argv, overrides
     arguments.program, arguments.argv = program, argv
     options = (word.partition("=")[0] for word in argv if word.startswith("--"))

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from anytime_jax.commands import config_help
 from anytime_jax.commands.command_line import SETTING_PREFIX
 from anytime_jax.config import fields, python_files, schema
-from anytime_jax.config.kinds import EVERY_PACKAGE, Trust
+from anytime_jax.config.kinds import Trust
 from anytime_jax.config.schema import Config
 from anytime_jax.errors import InputError
 
@@ -78,24 +78,19 @@ def load_as(cls: type[T], arguments: argparse.Namespace, example: str) -> T:
 
 
 def read(file: str, overrides: Sequence[str] = (), trust: Trust = ()) -> dict[str, Any]:
-    """Returns the settings that a configuration file, `FILE` or `FILE:NAME`, and options give."""
+    """Returns the settings that a configuration file, `FILE` or `FILE:NAME`, and options give.
+
+    The texts of options are as they were typed; `schema.build` reads and checks them.
+    """
     return override(python_files.get_config(file, trust), overrides)
 
 
 def override(
     settings: dict[str, Any], overrides: Sequence[str], cls: type = schema.Settings
 ) -> dict[str, Any]:
-    """Returns settings changed by arguments such as `--config.NAME=VALUE`, the last of each name.
-
-    Raises an InputError if there is no such setting, or the value is not of its type.
-    """
-    changes: dict[str, fields.Text] = {}
-    for word in overrides:
-        name, equals, value = word.removeprefix(SETTING_PREFIX).partition("=")
-        if not equals:
-            raise InputError(f"{word} has no value: give it as {SETTING_PREFIX}{name}=VALUE")
-        changes[name] = fields.Text(value)
-    fields.change(cls, settings, changes, EVERY_PACKAGE)
+    """Returns settings changed by `--config.NAME=VALUE`, the last of each name."""
+    pairs = (word.removeprefix(SETTING_PREFIX).partition("=") for word in overrides)
+    fields.change(cls, settings, {name: fields.Text(value) for name, _, value in pairs})
     return settings
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from anytime_jax import __version__
 from anytime_jax.commands import command_line, run_options
 from anytime_jax.commands.rich_console import open_console
+from anytime_jax.config.model import MODELS
 from anytime_jax.corpus.vocabulary import Vocabulary
 from anytime_jax.data.dataset_info import VOCABULARY_NAME
 from anytime_jax.distributed import jax_settings
@@ -78,7 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
         _check_python(arguments.verify_python)
     saved = saved_run.open_run(arguments.run, arguments.step, arguments.trust)
     config = saved.model
-    model_format = model_reader.FORMATS[arguments.format or config.export_format or "olmo2"]
+    name = arguments.format or MODELS.name_of(type(config))
+    model_format = model_reader.FORMATS.get(name, model_reader.FORMATS["olmo2"])
     model_format.check(config)
     file, vocabulary = evaluation.find_vocabulary(saved, arguments.vocabulary)
     weighted_sum = weight_names.resolve(saved, arguments.weights, limits)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import functools
 import os
 import shlex
@@ -242,15 +241,15 @@ def _source_name(argv: Sequence[str]) -> str:
 
 def _source(arguments: argparse.Namespace) -> Source:
     name = arguments.source or str(SOURCES.default)
-    cls = SOURCES.find(name, EVERY_PACKAGE)
-    texts = {field: getattr(arguments, _FIELD + field, None) for field in fields.types_of(cls)}
-    values = {field: text for field, text in texts.items() if text is not None}
-    for field, text in values.items():
-        values[field] = fields.parse(fields.types_of(cls)[field], _flag(field), text)
-    for field, declared in fields.declarations(cls).items():
-        if declared.default is dataclasses.MISSING and field not in values:
-            raise InputError(f"--source={name} needs {_flag(field)}: {declared.meaning}")
-    return cls(**values)
+    settings = fields.declarations(SOURCES.find(name, EVERY_PACKAGE))
+    texts = {x: getattr(arguments, _FIELD + x, None) for x in settings}
+    given = {x: fields.Text(text) for x, text in texts.items() if text is not None}
+    try:
+        return fields.read_kind(SOURCES, {"kind": name, **given}, EVERY_PACKAGE)
+    except InputError as error:
+        for one in error.errors:
+            one.setting = _flag(one.setting) if one.setting in settings else one.setting
+        raise
 
 
 def _flag(option: str) -> str:

@@ -39,7 +39,7 @@ from anytime_jax.checkpoints.metric_records import (
 from anytime_jax.commands import command_line
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config import fields, schema
-from anytime_jax.errors import InputError, RunError
+from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.storage.files import find_named, list_files
@@ -248,11 +248,13 @@ def _inspect(
         else:
             meta = checkpoint_reader.read_meta(entry.path)
         files = _hash_of_files(entry.path)
-    except (RunError, OSError) as error:
+    except (checkpoint_reader.CheckpointError, OSError) as error:
         if _is_being_removed(entry.path):
             return _Listed(entry, "", "removed meanwhile by the run")
-        reason = str(error).removeprefix(f"checkpoint {entry.path}").removeprefix(": ")
-        return _Listed(entry, size, f"DAMAGED: {reason.strip()}", is_damaged=True)
+        reason = (
+            error.reason if isinstance(error, checkpoint_reader.CheckpointError) else str(error)
+        )
+        return _Listed(entry, size, f"DAMAGED: {reason}", is_damaged=True)
     if verify:
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
         note = {"when": now, "files": files}

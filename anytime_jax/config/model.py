@@ -13,6 +13,7 @@ from anytime_jax.checks import (
     require_positive,
 )
 from anytime_jax.config.fields import setting
+from anytime_jax.config.kinds import Kinds
 from anytime_jax.errors import InputError
 
 Dtype = Literal["bfloat16", "float32"]
@@ -69,7 +70,6 @@ class ModelConfig:
     norm_first: ClassVar[bool]  # whether a sublayer's norm is before it, or else after it
     gated: ClassVar[bool]  # whether the MLP is SwiGLU, or else GELU
     initial_scale: ClassVar[Literal["depth", "constant"]]  # sigma falls with depth, or is 0.02
-    format: ClassVar[str | None] = None  # of a library to which it is exported; not inherited
     # Axes of further parameters, by name, as `models.decoder.PARAMETER_AXES` has them.
     parameter_axes: ClassVar[Mapping[str, tuple[str | None, ...]]] = {}
     # Axes of further matrices of the blocks, by name, as `models.decoder.MATRIX_AXES` has them.
@@ -166,11 +166,6 @@ class ModelConfig:
         """The products with a bias, of "qkv", "attn_out", "mlp_in" and "mlp_out"."""
         return ()
 
-    @property
-    def export_format(self) -> str | None:
-        """The format of another library that has this very model; None if there is none."""
-        return vars(type(self)).get("format")
-
     def block(self) -> Any:
         """Returns a subclass of `models.decoder.Block` to use in its place; here None, for none."""
         return None
@@ -180,12 +175,10 @@ class ModelConfig:
 class Olmo(ModelConfig):
     """OLMo, as the paper trains it: LayerNorm before each sublayer, GELU."""
 
-    kind: ClassVar[str] = "olmo"
     norm = "layer"
     norm_first = True
     gated = False
     initial_scale = "depth"
-    format = "olmo"
 
     @property
     def qk_norm(self) -> Literal["none", "width", "head"]:
@@ -197,12 +190,10 @@ class Olmo(ModelConfig):
 class Olmo2(ModelConfig):
     """OLMo-2: RMSNorm after each sublayer, SwiGLU."""
 
-    kind: ClassVar[str] = "olmo2"
     norm = "rms"
     norm_first = False
     gated = True
     initial_scale = "constant"
-    format = "olmo2"
 
     @property
     def qk_norm(self) -> Literal["none", "width", "head"]:
@@ -221,12 +212,10 @@ class Llama(ModelConfig):
       mlp_bias: whether the products of the MLP have biases.
     """
 
-    kind: ClassVar[str] = "llama"
     norm = "rms"
     norm_first = True
     gated = True
     initial_scale = "constant"
-    format = "llama"
 
     attention_bias: bool = False
     mlp_bias: bool = False
@@ -248,12 +237,10 @@ class Qwen(ModelConfig):
       output_bias: whether the output of attention has one.
     """
 
-    kind: ClassVar[str] = "qwen"
     norm = "rms"
     norm_first = True
     gated = True
     initial_scale = "constant"
-    format = "qwen"
 
     head_norm: bool = True
     qkv_bias: bool = False
@@ -279,3 +266,6 @@ def require_rope_scaling(name: str, value: Any) -> None:
         and value[1] < value[2]
     )
     require(ok, name, value, "(factor, low factor, larger high factor, length), or ()")
+
+
+MODELS = Kinds("model", ModelConfig, default="olmo")

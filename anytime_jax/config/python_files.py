@@ -16,7 +16,6 @@ import os
 import runpy
 import sys
 import threading
-import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from typing import Any
 from anytime_jax import plugins
 from anytime_jax.config.kinds import NOBODY, Trust
 from anytime_jax.contents import CONFIGURATIONS
-from anytime_jax.errors import InputError, format_value
+from anytime_jax.errors import InputError, describe_failure
 from anytime_jax.plugins import Folder
 
 _LOCAL = Path("configs")
@@ -88,12 +87,8 @@ def execute(label: str, file: Path) -> Iterator[dict[str, Any]]:
         except InputError as error:
             raise InputError(f"{label}: {error}") from error
         except (Exception, SystemExit) as error:  # the file is code: it can raise anything
-            frames = [
-                x for x in traceback.extract_tb(error.__traceback__) if x.filename == str(file)
-            ]
-            line = f"line {frames[-1].lineno}, {format_value(frames[-1].line)}: " if frames else ""
-            text = f"{line}{type(error).__name__}: {error}"
-            raise InputError(f"{label} cannot be run: {text}") from error
+            failure = describe_failure(error, lambda x: x.f_code.co_filename == str(file))
+            raise InputError(f"{label} cannot be run: {failure}") from error
 
 
 @contextlib.contextmanager
@@ -136,20 +131,4 @@ def get_config(text: str, trust: Trust = NOBODY) -> dict[str, Any]:
         config = function(*([run] if run else []), **options)
         if not hasattr(config, "to_dict"):
             raise InputError("it has no get_config() that returns a ConfigDict")
-        return _plain(config, "config")
-
-
-def _plain(config: Any, name: str) -> dict[str, Any]:
-    """Returns a ConfigDict as plain dictionaries; raises an InputError that names a bad value."""
-    if name.count(".") > 9:
-        raise InputError(f"{name} is nested too deep: a group may hold itself")
-    values = {}
-    for key in config:
-        try:
-            value = config[key]
-        except Exception as error:  # a reference that has no value yet, or cannot be computed
-            reason = " ".join(str(error).split())
-            raise InputError(f"{name}.{key} has no value ({reason}): give it one") from error
-        is_group = hasattr(value, "to_dict")
-        values[key] = _plain(value, f"{name}.{key}") if is_group else value
-    return values
+        return config.to_dict()

@@ -28,9 +28,7 @@ from anytime_jax.config.fields import (
     Declaration,
     Facts,
     declarations,
-    facts_of,
     flatten,
-    nearest,
     read,
     setting,
     to_dict,
@@ -44,15 +42,16 @@ from anytime_jax.config.kinds import (
     explain_errors,
     is_trusted,
 )
-from anytime_jax.config.model import Dtype, ModelConfig
+from anytime_jax.config.model import MODELS, Dtype, ModelConfig
+from anytime_jax.config.other_names import nearest
 from anytime_jax.config.run_stages import RunStage, check_sets, resolve_stages
 from anytime_jax.data.mixture import DataStage, Mixture
 from anytime_jax.errors import InputError, format_value, within
+from anytime_jax.optimizers.interface import Optimizer
 
-SCHEDULES = Kinds("anytime_jax.schedules", "formula", "Schedule", has_times=True)
+SCHEDULES = Kinds("schedule", schedules.Schedule, has_times=True)
 _LAST_CHECKED = 10**7  # updates of a schedule without an end
-OPTIMIZERS = Kinds("anytime_jax.optimizers", "transform", default="adamw")
-MODELS = Kinds("anytime_jax.config.model", "block", "ModelConfig", default="olmo")
+OPTIMIZERS = Kinds("optimizer", Optimizer, default="adamw")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -319,9 +318,7 @@ class Settings:
     branch: BranchConfig = setting(BranchConfig, branch="free")
     schedule: Kind = setting(kinds=SCHEDULES, branch="named")
     decay: DecayConfig = setting(DecayConfig, branch="free")
-    optimizer: Any = setting(
-        kinds=OPTIMIZERS, branch="named", each={"kind": {"branch": "inherits"}}
-    )
+    optimizer: Any = setting(kinds=OPTIMIZERS, branch="named", kind_facts={"branch": "inherits"})
     guard: GuardConfig = setting(GuardConfig, identity=False)
     mesh: MeshConfig = setting(MeshConfig, identity=False)
     eval: EvalConfig = setting(EvalConfig, identity=False)
@@ -444,7 +441,7 @@ class Config(Settings):
     @property
     def follows_width(self) -> bool:
         """Whether the class of the optimizer itself follows the width (`optimizers.RunInfo`)."""
-        return bool(vars(type(self.optimizer)).get("follows_width", False))
+        return getattr(self.optimizer, "follows_width", False)
 
     @functools.cached_property
     def set_weights(self) -> dict[str, float]:
@@ -466,7 +463,7 @@ class Config(Settings):
 
     def facts(self) -> dict[str, Facts]:
         """Returns the facts of every setting by dotted name."""
-        return facts_of(self, Settings)
+        return {name: x.facts for name, x in declarations(Settings, self).items()}
 
     def select(self, condition: Callable[[Facts], bool]) -> dict[str, Any]:
         """Returns the settings whose facts satisfy a condition, by dotted name."""
@@ -695,8 +692,8 @@ def _check(config: Config) -> None:
 
 
 def _check_branch(config: Config) -> None:
-    known = {**all_facts(), **config.facts()}
-    allowed = [name for name, x in known.items() if x.branch == "named"]
+    known = all_settings() | declarations(Settings, config)
+    allowed = [name for name, x in known.items() if x.facts.branch == "named"]
     for name in config.branch.change:
         hint = "a branch keeps this one" if name in known else nearest(str(name), allowed)
         text = f'names of settings such as "schedule.peak", "optimizer.b2" ({hint})'
@@ -725,11 +722,6 @@ def _check_branch(config: Config) -> None:
             "stop",
             config.stop,
         )
-
-
-def all_facts() -> dict[str, Facts]:
-    """Returns the facts of the settings of all kinds with a short name, by dotted name."""
-    return {name: x.facts for name, x in all_settings().items()}
 
 
 def _require_word(name: str, text: str) -> None:

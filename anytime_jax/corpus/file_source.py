@@ -87,7 +87,6 @@ class FileSource:
       text_field: key of the text in a JSON line, column in a Parquet file; a.b for b inside a.
     """
 
-    kind = "files"
     input: str
     validation_input: str | None = None
     validation_fraction: float | None = None
@@ -123,7 +122,7 @@ class FileSource:
         for name in ("input", "validation_input"):
             if name in settings:
                 settings[name] = full_path(settings[name])
-        return {"kind": self.kind, **settings}
+        return {"kind": "files", **settings}
 
     def reads(self, file: Path) -> bool:
         """See `Source.reads`."""

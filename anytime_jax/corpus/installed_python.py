@@ -59,7 +59,6 @@ class BuiltinSource:
       validation_fraction: fraction of the documents for validation, by the hash of their content.
     """
 
-    kind = "builtin"
     megabytes: float = 12.0
     validation_fraction: float = 0.05
 
@@ -90,7 +89,7 @@ class BuiltinSource:
 
     def settings(self) -> dict[str, Any]:
         """Returns the attributes."""
-        return {"kind": self.kind, **dataclasses.asdict(self)}
+        return {"kind": "builtin", **dataclasses.asdict(self)}
 
     def reads(self, file: Path) -> bool:
         """Returns False: a dataset has no Python files."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 
 class Part(Protocol):
@@ -33,6 +33,7 @@ class Part(Protocol):
         ...
 
 
+@runtime_checkable
 class Source(Protocol):
     """Text, divided into parts. A subclass inherits `settings` and `reads` for its fields."""
 

@@ -1,8 +1,7 @@
-"""Sources of text by name: the kinds that `prepare --source` takes.
+"""Sources of text: the kinds that `prepare --source` takes.
 
 A source is a frozen dataclass, a subclass of `Source` with a method `parts`, whose fields are
-options of `prepare`. One of your own is named `package.module:Class` (docs/extend.md); these have
-short names, their class attribute `kind`.
+options of `prepare`. One of your own is named `package.module:Class` (docs/extend.md).
 """
 
 from anytime_jax.config.kinds import Kinds
@@ -11,6 +10,6 @@ from anytime_jax.corpus.installed_python import BuiltinSource
 from anytime_jax.corpus.source_interface import Part, Source
 from anytime_jax.corpus.tfds_source import TfdsSource
 
-SOURCES = Kinds(__name__, "parts", default="files", setting="--source")
+SOURCES = Kinds("source", Source, default="files", setting="--source")
 
 __all__ = ["SOURCES", "BuiltinSource", "FileSource", "Part", "Source", "TfdsSource"]

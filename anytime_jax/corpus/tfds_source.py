@@ -113,7 +113,6 @@ class TfdsSource:
       text_field: feature that holds the text.
     """
 
-    kind = "tfds"
     input: str
     split: str = "train"
     validation_split: str | None = None
@@ -141,7 +140,7 @@ class TfdsSource:
         if self.validation_fraction is None:
             fields["validation_split"] = self.validation_split or _VALIDATION
         used = {name: value for name, value in fields.items() if value is not None}
-        return {"kind": self.kind, **used}
+        return {"kind": "tfds", **used}
 
     def reads(self, file: Path) -> bool:
         """Returns False: only files that `dataset_info.json` names are read."""

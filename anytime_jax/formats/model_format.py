@@ -14,7 +14,7 @@ import numpy as np
 
 from anytime_jax.checkpoints.tree_names import flatten_by_name, is_stacked
 from anytime_jax.checks import require_count, require_positive
-from anytime_jax.config.model import ModelConfig
+from anytime_jax.config.model import MODELS, ModelConfig
 from anytime_jax.errors import InputError, format_value
 from anytime_jax.models.decoder import Params, param_shapes
 
@@ -70,13 +70,10 @@ class ModelFormat:
 
     def check(self, config: ModelConfig) -> None:
         """Raises an InputError that names a setting that the format cannot express."""
-        own = config.export_format
-        if own != self.name:
-            advice = f"give --format={own}" if own else "no format has it"
-            raise InputError(
-                f"config.model.kind: a {type(config).__name__} cannot be expressed in the format "
-                f"{self.name}: {advice}"
-            )
+        kind = MODELS.name_of(type(config))
+        if kind != self.name:
+            reason = f"the format {self.name} takes no other kind: give the format of this name"
+            raise InputError(reason, "config.model.kind", kind)
         self.write(config)
 
 

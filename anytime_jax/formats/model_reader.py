@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from anytime_jax.checks import require_count
-from anytime_jax.config.model import ModelConfig
+from anytime_jax.config.model import MODELS, ModelConfig
 from anytime_jax.corpus.hf_tokenizer import TOKENIZER_FILE
 from anytime_jax.data.dataset_info import VOCABULARY_NAME
 from anytime_jax.errors import InputError, format_value, needs_extra
@@ -92,7 +92,7 @@ def _why_unknown(model_type: Any) -> str:
 
 def describe_loader(config: ModelConfig) -> str:
     """Returns in words which library loads an export of a model."""
-    if (name := config.export_format) is None:
+    if (name := MODELS.name_of(type(config))) not in FORMATS:
         return "no other library loads it"
     library = FORMATS[name].library
     return f"{library} loads it" + ("" if library == "transformers" else ", transformers does not")

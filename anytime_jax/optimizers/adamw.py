@@ -40,7 +40,6 @@ class AdamW:
     of the paper, Section 4.
     """
 
-    kind: ClassVar[str] = "adamw"
     follows_width: ClassVar[bool] = True
 
     b1: float = 0.9

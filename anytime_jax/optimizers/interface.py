@@ -13,7 +13,7 @@ The fields of the dataclass are its settings. An optimizer in the terms of Optax
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import optax
@@ -110,12 +110,13 @@ def parameter_name(path: tuple[Any, ...]) -> str:
     return names[-1] if names else ""
 
 
+@runtime_checkable
 class Optimizer(Protocol):
     """The settings of a method, which make its transform.
 
     The state of the transform may have a node with read-outs (`optimizers.readouts`). A class whose
-    updates follow `RunInfo.width_growth` says so with an attribute of its own, `follows_width =
-    True`, which subclasses do not inherit.
+    updates follow `RunInfo.width_growth` says so with the attribute `follows_width = True`; a
+    subclass with other updates, which do not, says False.
 
     Examples:
       >>> run = optimizers.RunInfo(optax.constant_schedule(1e-2))

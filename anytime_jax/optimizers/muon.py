@@ -78,7 +78,6 @@ class Muon(AdamW):
     of arXiv 2310.17813.
     """
 
-    kind: ClassVar[str] = "muon"
     follows_width: ClassVar[bool] = True
 
     momentum: float = 0.95

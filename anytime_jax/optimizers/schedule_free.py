@@ -48,7 +48,6 @@ class ScheduleFreeAdamW:
     Source: The Road Less Scheduled (arXiv 2405.15682).
     """
 
-    kind: ClassVar[str] = "schedule_free_adamw"
     follows_width: ClassVar[bool] = True
 
     b2: float = 0.98

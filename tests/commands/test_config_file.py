@@ -81,8 +81,8 @@ def test_dictionary_whose_keys_have_dots_is_given_in_each_way(tmp_path, monkeypa
 
 
 def test_last_of_several_values_counts(file):
-    settings = config_file.read(str(file), ["--config.seed=1", "--config.seed=2"])
-    assert settings["seed"] == 2
+    config = schema.build(config_file.read(str(file), ["--config.seed=1", "--config.seed=2"]))
+    assert config.seed == 2
 
 
 def test_each_wrong_setting_is_a_line(file, command):

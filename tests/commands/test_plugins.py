@@ -1,4 +1,4 @@
-"""A command and named files of another distribution, as docs/extend.md says."""
+"""A command, named files and a kind of another distribution, as docs/extend.md says."""
 
 import os
 import subprocess
@@ -25,6 +25,9 @@ def run(arguments):
 '''
 
 
+OPTIMIZER = next(x.code for x in doc_blocks.read_blocks(PAGE) if "class Adafactor" in x.code)
+
+
 @pytest.fixture
 def start(tmp_path):
     """Runs `python -m anytime_jax` where a distribution of somebody else is installed."""
@@ -32,6 +35,7 @@ def start(tmp_path):
     (package / "configs").mkdir(parents=True)
     (package / "contents.py").write_text(CONTENTS)
     (package / "count_command.py").write_text(COMMAND)
+    (package / "adafactor.py").write_text(OPTIMIZER)
     (package / "configs" / "tiny.py").write_text('"""A tiny run."""\n\ndef get_config(): ...\n')
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: my_package\nVersion: 1.0\n")
@@ -50,12 +54,14 @@ def start(tmp_path):
     return run
 
 
-def test_command_and_files_of_another_distribution_join(start):
+def test_command_files_and_kinds_of_another_distribution_join(start):
     assert "  count            Count the parameters of a run.\n" in start("--help").stdout
     done = start("count", "--run=a")
     assert (done.returncode, done.stdout) == (3, "counted a\n")
     listed = start("train", "--list").stdout
     assert "my configurations (--config=NAME):\n  tiny " in listed
+    words = "--config=quickstart", "--config.optimizer.kind=adafactor", "--print-config"
+    assert "'kind': 'adafactor'" in start("train", *words).stdout
 
 
 def test_plugin_that_cannot_be_imported_is_one_line(start, tmp_path):

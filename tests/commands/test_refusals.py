@@ -39,7 +39,7 @@ REFUSED = {
         "--input=text.jsonl --train-vocabulary=300": "--output",
     },
     f"prepare {PREPARE}": {
-        "": "--source",
+        "": "--input",
         "--source=builtin --vocabulary=x": "--train-vocabulary",
         "--source=builtin --input=x": None,
         "--source=tfds --input=gs://bucket/c4/en/3.1.0": "gs:",

@@ -7,7 +7,8 @@ import pytest
 from anytime_jax import plugins, schedules
 from anytime_jax.config import schema
 from anytime_jax.config.kinds import EVERY_PACKAGE, NOBODY
-from anytime_jax.config.schema import MODELS, OPTIMIZERS, SCHEDULES
+from anytime_jax.config.model import MODELS
+from anytime_jax.config.schema import OPTIMIZERS, SCHEDULES
 from anytime_jax.errors import InputError
 from configs import quickstart
 
@@ -56,9 +57,15 @@ def test_name_leads_back_to_the_class(kinds):
         assert kinds.find(f"{cls.__module__}:{cls.__name__}", NOBODY) is cls  # our own package
 
 
-def test_class_of_an_installed_plugin_is_trusted(stranger, monkeypatch):
-    monkeypatch.setattr(plugins, "installed", lambda: {"stranger": plugins.Plugin()})
-    assert schema.build(settings(stranger), NOBODY).optimizer.momentum == 0.5
+def test_class_of_an_installed_plugin_is_trusted_and_may_have_a_short_name(stranger, monkeypatch):
+    ours = plugins.installed()
+    mine = plugins.Plugin(kinds={"optimizer": {"mine": stranger, "adamw": stranger}})
+    monkeypatch.setattr(plugins, "installed", lambda: {**ours, "stranger": mine})
+    for name in (stranger, "mine"):
+        config = schema.build(settings(name), NOBODY)
+        assert config.to_dict()["optimizer"] == {"kind": "mine", "momentum": 0.5}
+    assert "optimizer.momentum" in schema.all_settings()
+    assert OPTIMIZERS.name_of(OPTIMIZERS.find("adamw", NOBODY)) == "adamw"  # not another's
 
 
 def test_class_of_ones_own_is_a_kind(stranger):

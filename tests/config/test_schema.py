@@ -57,8 +57,10 @@ def test_quickstart():
     ],
 )
 def test_word_of_another_trainer_is_answered(name, answer):
+    settings = quickstart()
+    fields.change(schema.Settings, settings, {name: fields.Text("1")})
     with pytest.raises(InputError, match=rf"^config\.{name}\b.*: .*\b{answer}\b"):
-        fields.change(schema.Settings, quickstart(), {name: fields.Text("1")}, ())
+        schema.build(settings)
 
 
 def test_answers_to_words_of_other_trainers_are_settings():

@@ -37,7 +37,7 @@ def settings(kind, schedule=None, **changes):
     config.stop = "4x"
     source = config.to_dict()
     changes = {k.replace("__", "."): v for k, v in changes.items()}
-    fields.change(schema.Settings, source, changes, ())
+    fields.change(schema.Settings, source, changes)
     return source
 
 

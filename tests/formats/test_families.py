@@ -15,7 +15,7 @@ import safetensors.numpy
 from paths import FIXTURES
 from small_run import same_bits
 
-from anytime_jax.config.model import Llama, Olmo2, Qwen
+from anytime_jax.config.model import MODELS, Llama, Olmo2, Qwen
 from anytime_jax.config.schema import MeshConfig
 from anytime_jax.distributed.sharding import UNCONSTRAINED, make_mesh, parameter_shardings
 from anytime_jax.errors import InputError
@@ -115,7 +115,7 @@ def test_gradients_are_those_of_transformers(family, model):
 
 
 def table(config):
-    return model_reader.FORMATS[config.export_format].tensors(config)
+    return model_reader.FORMATS[MODELS.name_of(type(config))].tensors(config)
 
 
 @families
@@ -141,7 +141,7 @@ def test_what_is_written_is_what_was_read(family, dtype, tmp_path):
     params = model_reader.read_params(
         model_reader.describe(folder), config, decoder.param_shapes(config)
     )
-    chosen = model_reader.FORMATS[config.export_format]
+    chosen = model_reader.FORMATS[MODELS.name_of(type(config))]
     chosen.check(config)
     layers = model_format.split_layers(params)
     model_writer.write_model(output, chosen, config, layers, 1, dtype)

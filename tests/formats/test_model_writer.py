@@ -83,7 +83,7 @@ def test_settings_for_transformers(tmp_path):
 @BOTH
 def test_check_rejects_another_architecture(name):
     other = {"olmo": "olmo2", "olmo2": "olmo"}[name]
-    with pytest.raises(InputError, match=f"--format={other}"):
+    with pytest.raises(InputError, match=f"kind = '{other}'"):
         FORMATS[name].check(CONFIGS[other])
     FORMATS[name].check(CONFIGS[name])
 

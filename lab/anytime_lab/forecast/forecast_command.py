@@ -15,16 +15,15 @@ minute.
 """
 
 import argparse
-import inspect
 import json
 from pathlib import Path
 
 from rich.console import Console
 
-from anytime_jax import schedules
 from anytime_jax.commands import command_line, config_file
 from anytime_jax.commands.rich_console import open_console
-from anytime_jax.config import fields, kinds
+from anytime_jax.config import fields
+from anytime_jax.config.schema import SCHEDULES
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.schedules import Schedule
 from anytime_jax.storage.files import make_writable_directory
@@ -47,7 +46,6 @@ EXAMPLES = (
     "--calibrate=lab/evidence/laptop --output=calibration",
 )
 
-_KINDS = ("constant", "inverse_sqrt", "cosine", "linear", "wsd")
 _COLUMNS = ("step", "lr", "loss")
 _EVERY = 5.0  # seconds between looks of --watch
 _NEWS = 1.05  # forecast again at this multiple of the last step, even without an evaluation
@@ -166,9 +164,9 @@ def _watch(arguments: argparse.Namespace, console: Console) -> None:
             if not snapshot.is_training:
                 console.print("  no process trains it: waiting for one, until Ctrl-C")
         except InputError as error:  # the run is too short, or has ended
-            if str(error) != problem:
-                problem = str(error)
-                console.print(f"no forecast yet: {problem}" if snapshot.is_training else problem)
+            if error.reason != problem:
+                problem = error.reason
+                console.print(f"no forecast yet: {error}" if snapshot.is_training else str(error))
 
 
 def _latest_evaluation(snapshot: Snapshot) -> int:
@@ -221,7 +219,8 @@ def _decay(text: str) -> DecayPlan:
         if not 1 <= len(numbers) <= 2:
             raise ValueError("give SHAPE:FRACTION or SHAPE:FRACTION:FLOOR, as linear:0.1")
         values = (
-            fields.parse(float, *x) for x in zip(("fraction", "floor"), numbers, strict=False)
+            fields.setting_type(float).read(name, fields.Text(number))
+            for name, number in zip(("fraction", "floor"), numbers, strict=False)
         )
         return DecayPlan(shape, *values)  # pyright: ignore[reportArgumentType]
     except ValueError as error:
@@ -229,32 +228,19 @@ def _decay(text: str) -> DecayPlan:
 
 
 def _schedule(text: str) -> tuple[Schedule, int]:
-    """A schedule and its warmup, from the arguments of a function of `schedules`."""
+    """A schedule and its warmup, from the settings of a kind."""
     kind, _, rest = text.partition(":")
-    if kind not in _KINDS:
-        raise argparse.ArgumentTypeError(f"{kind!r} is not one of {', '.join(_KINDS)}")
-    function = getattr(schedules, kind)
-    parameters = inspect.signature(function).parameters
-    hints = fields.types_of(function)
-    values: dict[str, object] = {}
+    settings: dict[str, str] = {"kind": kind}
     for part in filter(None, rest.split(",")):
         name, _, value = part.partition("=")
-        if name not in hints:
-            raise argparse.ArgumentTypeError(f"{kind} has no {name!r}: it has {', '.join(hints)}")
-        if name in values:
+        if name in settings:
             raise argparse.ArgumentTypeError(f"{text} gives {name} twice: give it once")
-        hint = int if kinds.is_time(hints[name]) else hints[name]
-        try:
-            values[name] = fields.parse(hint, name, value)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{text}: {error}") from error
-    required = {k for k, x in parameters.items() if x.default is inspect.Parameter.empty}
-    if missing := sorted(required - values.keys()):
-        raise argparse.ArgumentTypeError(f"{text} lacks {', '.join(missing)}")
+        settings[name] = fields.Text(value)
     try:
-        return function(**values), int(values.get("warmup", 0))  # pyright: ignore[reportArgumentType]
+        schedule = fields.read_kind(SCHEDULES, settings).build()
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text}: {error}") from error
+    return schedule, schedule.warmup_end
 
 
 def _columns(text: str) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -41,6 +41,8 @@ class AMUSE(ScheduleFreeAdamW):
 
     Source: AMUSE (arXiv 2605.22432), and the authors' code, github.com/kjeiun/amuse.
     """
+
+    follows_width: ClassVar[bool] = False  # which nobody has tried
 
     momentum: float = 0.95
     interpolation_power: float = 1.0

@@ -21,7 +21,7 @@ Source: EMA-Nesterov (arXiv 2605.25395), and the authors' records of modded-nano
 """
 
 import dataclasses
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -60,6 +60,8 @@ class EMANesterov(Muon):
 
     Source: EMA-Nesterov (arXiv 2605.25395).
     """
+
+    follows_width: ClassVar[bool] = False  # which nobody has tried
 
     matrices: Literal["adam", "muon"] = dataclasses.field(default="adam", metadata=INHERITED)
     ema_decay: float = 0.99

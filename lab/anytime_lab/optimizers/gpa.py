@@ -1,7 +1,7 @@
 """Generalized primal averaging: an average with a fixed or a growing window, in the update."""
 
 import dataclasses
-from typing import Literal
+from typing import ClassVar, Literal
 
 import optax
 
@@ -31,6 +31,8 @@ class GPA(Muon):
 
     Source: GPA (arXiv 2512.17131).
     """
+
+    follows_width: ClassVar[bool] = False  # which nobody has tried
 
     matrices: Literal["adam", "muon"] = dataclasses.field(default="adam", metadata=INHERITED)
     interpolation: float = dataclasses.field(default=0.7, metadata=INHERITED)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,8 @@ class NorMuon(Muon):
 
     Source: NorMuon (arXiv 2510.05491).
     """
+
+    follows_width: ClassVar[bool] = False  # which nobody has tried
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -205,7 +205,7 @@ def _make_run(
 ) -> StudyRun:
     settings = copy.deepcopy(config if isinstance(config, dict) else config.to_dict())
     own = {"name": name, "run_dir": f"{root}/{name}"}
-    fields.change(schema.Settings, settings, {**change, **own}, EVERY_PACKAGE)
+    fields.change(schema.Settings, settings, {**change, **own})
     # A ConfigDict sorts its keys, and a dictionary that is a value, such as {"2x": ...}, does not.
     groups = {
         name: ConfigDict(settings[name], convert_dict=False)

@@ -89,7 +89,7 @@ def test_log_has_a_forecast_and_no_figure(log, command, tmp_path):
     ("option", "named"),
     [
         ("--schedule=cosine:peak=3e-3", "horizon"),
-        ("--schedule=cosine:peak=3e-3,end=2000", "'end'"),
+        ("--schedule=cosine:peak=3e-3,end=2000", "end:"),
         ("--schedule=cosine:peak=-1,horizon=5000", "peak"),
         ("--schedule=sine:peak=3e-3", "'sine'"),
         ("--schedule=constant:peak=3e-3,peak=2e-3", "peak"),

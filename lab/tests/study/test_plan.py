@@ -60,9 +60,10 @@ def test_runs_are_named_after_their_change():
     assert config == before
 
 
-def test_runs_reject_unknown_setting():
+def test_run_rejects_unknown_setting():
+    (run,) = runs("mine", quickstart.get_config(), values("schedule.peek", 1.0), "root")
     with pytest.raises(InputError, match=r"schedule\.peek"):
-        runs("mine", quickstart.get_config(), values("schedule.peek", 1.0), "root")
+        run.build()
 
 
 def test_branches_inherit_everything_from_their_trunk():
@@ -115,7 +116,7 @@ def test_run_suggests_the_nearest_name():
 
 def test_run_of_a_study_is_an_ordinary_configuration():
     file = "laptop"
-    config_file.read(f"{file}:constant-peak=0.01", ["--config.stop=1x"])
+    schema.build(config_file.read(f"{file}:constant-peak=0.01", ["--config.stop=1x"]))
     for name in (file, f"{file}:constant-peak=0.011", "none:a"):
         with pytest.raises(InputError):
             config_file.read(name)
