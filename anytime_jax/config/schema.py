@@ -44,7 +44,7 @@ from anytime_jax.config.kinds import (
 )
 from anytime_jax.config.model import MODELS, Dtype, ModelConfig
 from anytime_jax.config.other_names import nearest
-from anytime_jax.config.run_stages import RunStage, check_sets, resolve_stages
+from anytime_jax.config.stages import RunStage, check_sets, resolve_stages
 from anytime_jax.data.mixture import DataStage, Mixture
 from anytime_jax.errors import InputError, format_value, within
 from anytime_jax.optimizers.interface import Optimizer
