@@ -3,7 +3,7 @@
 `schema.py` declares each setting once and resolves them to a `Config`; begin there. `fields.py`
 reads settings off dataclasses, `other_names.py` says what an unknown name may mean, `kinds.py`
 finds the dataclasses that a configuration names, and `model.py` has the kinds of decoders.
-`clock.py` has the time of a run, `stages.py` what changes on the way, and `seesaw.py` a growing batch
-that takes the place of a decay.
-`python_files.py` finds and executes the files in which configurations and studies are written.
+`clock.py` has the time of a run, `stages.py` what changes on the way, and `seesaw.py` a growing
+batch that takes the place of a decay. `python_files.py` finds and executes the files in which
+configurations and studies are written.
 """
