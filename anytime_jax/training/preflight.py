@@ -18,6 +18,7 @@ from anytime_jax import __version__, optimizers
 from anytime_jax.averaging import LIVE, is_label
 from anytime_jax.checkpoints import checkpoint_listing, metric_records, run_directory
 from anytime_jax.checkpoints.retention import checkpoint_bytes
+from anytime_jax.checkpoints.tree_names import flatten_by_name
 from anytime_jax.checks import require
 from anytime_jax.config.fields import flatten
 from anytime_jax.config.model import ModelConfig
@@ -154,73 +155,53 @@ def _check_attention(config: Config, model: ModelConfig, mesh: Mesh) -> None:
 def check_update(config: Config, mesh: Mesh, program: Program) -> None:
     """Traces the update of a run with classes from other packages, whose errors show here.
 
-    Raises an InputError if the update changes the form of the state.
+    Raises an InputError if the update changes the form of the state, if a checkpoint cannot store
+    the state, or if read-outs cannot be told from other weights.
     """
     if not config.packages():
         return
-    before, after = program.abstract_state, trace_update(program, config, mesh).out_info[0]
-    forms = [
-        {
-            jax.tree_util.keystr(path): f"{x.dtype}{list(x.shape)}"
-            for path, x in jax.tree_util.tree_leaves_with_path(state)
-        }
-        for state in (before, after)
-    ]
-    for path, _ in jax.tree_util.tree_leaves_with_path(before.params):
-        if bad := next((x.key for x in path if "/" in str(x.key)), None):
+    states = program.abstract_state, trace_update(program, config, mesh).out_info[0]
+    before, after = (
+        {name: f"{x.dtype}{list(x.shape)}" for name, x in flatten_by_name(state).items()}
+        for state in states
+    )
+    if differences := run_directory.describe_differences(before, after):
+        raise InputError(
+            f"an update changes the form of the state ({differences}): return updates and state "
+            "with the same shapes and types",
+            "config.optimizer",
+        )
+    for path, x in jax.tree_util.tree_leaves_with_path(states[0]):
+        is_number = jnp.issubdtype(x.dtype, jnp.number) and x.dtype.itemsize in _STORED_BYTES
+        if not (is_number and x.size) or any("/" in str(getattr(y, "key", "")) for y in path):
             raise InputError(
-                f"config.model: {bad!r} is no name for a parameter, as checkpoints take / for a "
-                "level of the tree: rename it"
-            )
-    for path, x in jax.tree_util.tree_leaves_with_path(before):
-        if not jnp.issubdtype(x.dtype, jnp.number) or x.dtype.itemsize not in _STORED_BYTES:
-            raise InputError(
-                f"config.optimizer: {jax.tree_util.keystr(path)} of the state is {x.dtype}, and "
-                "checkpoints store numbers of 2 or 4 bytes: convert it, a key by "
-                "jax.random.key_data"
-            )
-        if not x.size:
-            raise InputError(
-                f"config.optimizer: {jax.tree_util.keystr(path)} of the state has the shape "
-                f"{x.shape}, and checkpoints store no array without elements: leave it out, or "
-                "put None or () there"
+                f"{jax.tree_util.keystr(path)} of the state is {x.dtype}{list(x.shape)}, and "
+                "checkpoints store arrays with elements of 2 or 4 bytes, whose names have no /",
+                "config.model or config.optimizer",
             )
     _check_readouts(program)
-    for path in forms[0] | forms[1]:
-        old, new = (form.get(path, "nothing") for form in forms)
-        if old != new:
-            raise InputError(
-                f"config.optimizer: an update makes {path} of the state {new}, which was {old}: "
-                "return the updates and the state with the same shapes and types"
-            )
 
 
 def _check_readouts(program: Program) -> None:
-    """Raises an InputError if read-outs of an own optimizer cannot be told from other weights."""
+    """Raises an InputError for read-outs that are named as other weights are, or are no mean."""
     opt_state = program.abstract_state.opt_state
-    found = jax.eval_shape(lambda x: (optimizers.iterates(x), optimizers.readouts(x)), opt_state)
-    iterates, readouts = found
-    for name in {**iterates, **readouts}:
+    iterates = jax.eval_shape(optimizers.iterates, opt_state)
+    for name in (*iterates, *jax.eval_shape(optimizers.readouts, opt_state)):
         if not re.fullmatch(r"[A-Za-z]\w*", name) or name == LIVE or is_label(name):
             raise InputError(
-                f"config.optimizer: {name!r} is no name for an iterate or a read-out: give a word "
-                f"that is neither {LIVE!r} nor a label of an average such as 'f25'"
+                f"{name!r} is no name for an iterate or a read-out: give a word that is neither "
+                f"{LIVE!r} nor a label of an average such as 'f25'",
+                "config.optimizer",
             )
-    for name, terms in readouts.items():
-        if unknown := ", ".join(terms.keys() - {LIVE, *iterates}):
+    first = jax.jit(lambda: optimizers.readouts(program.init().opt_state))()
+    for name, terms in jax.device_get(first).items():
+        total = sum(map(float, terms.values()))
+        if not terms.keys() <= {LIVE, *iterates} or abs(total - 1) > _SUM_TOLERANCE:
             raise InputError(
-                f"config.optimizer: the read-out {name!r} is a sum of {unknown}, and iterates() "
-                f"returns {', '.join(iterates) or 'nothing'}: name these or {LIVE!r}"
+                f"the read-out {name!r} is a sum of {', '.join(terms)} with coefficients that sum "
+                f"to {total:.6g}: it must be of {', '.join((LIVE, *iterates))}, and sum to 1",
+                "config.optimizer",
             )
-    if readouts:
-        first = jax.jit(lambda: optimizers.readouts(program.init().opt_state))()
-        for name, terms in jax.device_get(first).items():
-            total = sum(map(float, terms.values()))
-            if abs(total - 1) > _SUM_TOLERANCE:
-                raise InputError(
-                    f"config.optimizer: the coefficients of the read-out {name!r} sum to "
-                    f"{total:.6g} before the first update: their sum must be 1"
-                )
 
 
 def check_capacity(
