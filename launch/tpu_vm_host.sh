@@ -3,8 +3,7 @@
 #
 # When a process is lost (ended by a signal), those of the other hosts end within a minute with
 # status 75, as all do when a bucket is out of reach. Each host then starts its own again, at most
-# RESTARTS times, PAUSE seconds later, when all have ended and the lock of a run in a bucket has
-# expired. SIGTERM makes the run save and end.
+# RESTARTS times, PAUSE seconds later, when all have ended. SIGTERM makes the run save and end.
 set -uo pipefail
 
 restarts=${RESTARTS:-10} stopped='' signalled='' status=0

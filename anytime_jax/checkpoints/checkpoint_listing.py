@@ -1,6 +1,5 @@
 """Checkpoint directory of a run: its entries and their sizes, listed without reading an array."""
 
-import contextlib
 import dataclasses
 import re
 from collections.abc import Sequence
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from anytime_jax.storage.failures import storage_errors
-from anytime_jax.storage.files import can_rename_directories, is_directory, list_files
+from anytime_jax.storage.files import can_rename_directories, file_sizes, is_directory, is_link
 from anytime_jax.storage.paths import absolute_path
 
 DIRECTORY = "checkpoints"
@@ -54,7 +53,7 @@ def classify(path: Path) -> Entry:
             kind = "complete" if (path / COMPLETE_MARK).exists() else "incomplete"
         elif not suffix:
             kind = "complete" if (path / _LAST_MARK).exists() else "half-written"
-        elif f".{suffix}".startswith(_TEMPORARY_SUFFIX) and not path.is_symlink():
+        elif f".{suffix}".startswith(_TEMPORARY_SUFFIX) and not is_link(path):
             kind = "half-written"
         elif f".{suffix}".startswith(DAMAGED_SUFFIX):
             kind = "set aside"
@@ -89,8 +88,4 @@ def checkpoint_path(run_dir: str | Path, step: int) -> Path:
 
 def disk_usage(path: Path) -> int:
     """Returns the size in bytes of a file, or of all files below a directory."""
-    total = 0
-    for file in (path, *list_files(path)):
-        with contextlib.suppress(FileNotFoundError):  # a running trainer may be deleting the file
-            total += file.stat().st_size * file.is_file()
-    return total
+    return sum(file_sizes(path).values())

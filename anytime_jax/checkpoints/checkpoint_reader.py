@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import contextlib
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -191,8 +190,6 @@ def read_arrays(path: Path, item: str, targets: Mapping[str, Any]) -> dict[str, 
         with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
             return dict(zip(targets, threads.map(read, targets), strict=True))
     except Exception as error:  # Orbax and TensorStore raise many types of errors.
-        # Reads that Orbax abandoned emit warnings when they are garbage-collected.
-        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         raise _unreadable(path, item, error) from error
 
 

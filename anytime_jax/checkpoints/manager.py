@@ -15,7 +15,6 @@ a bucket, where nothing can be renamed, Orbax writes the file that completes a c
 import contextlib
 import dataclasses
 import itertools
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,8 +38,8 @@ from anytime_jax.storage.files import (
     describe_free,
     directory_id,
     free_bytes,
+    is_link,
     remove_directory,
-    rename_directory,
 )
 from anytime_jax.storage.json_files import json_digest
 from anytime_jax.storage.paths import absolute_path
@@ -111,7 +110,7 @@ class CheckpointManager:
     def _is_kept(self, step: int) -> bool:
         """Returns whether a checkpoint is never deleted; symbolic links are always kept."""
         path = checkpoint_listing.checkpoint_path(self._run_dir, step)
-        return self._policy.keeps_forever(step) or path.is_symlink()
+        return self._policy.keeps_forever(step) or is_link(path)
 
     def save(self, state: TrainState, meta: Mapping[str, Any]) -> None:
         """Saves a state with JSON metadata; returns once the arrays may be donated.
@@ -200,7 +199,7 @@ class CheckpointManager:
         names = (damaged + (f".{n}" if n else "") for n in itertools.count())
         target = next(x for name in names if not (x := path.with_name(name)).exists())
         if processes.is_primary():
-            rename_directory(path, target)
+            path.rename(target)
         processes.barrier()
         self._manager.reload()
         self._report(f"set aside as {target.name}: {error}")
@@ -251,16 +250,6 @@ def restore_checkpoint(path: Path, abstract: TrainState) -> RestoredCheckpoint:
     opt_state = averaging.replace_averages(restored["opt"], {x: trees[x] for x in averages})
     step = jax.device_put(jnp.asarray(meta["step"], jnp.int32), abstract.step.sharding)
     return RestoredCheckpoint(TrainState(step, params, opt_state), meta, added, dropped)
-
-
-class _RaisedErrors(logging.Filter):
-    """Leaves out tracebacks of Orbax's threads: what waits for a thread raises its error."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return not (record.exc_info and "orbax" in Path(record.pathname).parts)
-
-
-logging.getLogger("absl").addFilter(_RaisedErrors())
 
 
 class _OrbaxManager(ocp.CheckpointManager):

@@ -1,10 +1,13 @@
-"""Records of a run: append-only JSON lines, one row for every step with metrics.
+"""Records of a run: JSON lines, one row for every step with metrics.
 
 Every start opens a new segment, `RUN/records/0000.jsonl`, `0001.jsonl`, ... Its first line is a
 header with the format, the version of the code and the step it starts from; it supersedes rows of
 earlier segments after that step. Except for timings, a run that was killed and resumed therefore
-has the same records as an uninterrupted one. A long segment is continued in the next, since a
-bucket stores a file anew when it grows.
+has the same records as an uninterrupted one.
+
+On a disk, rows are appended to the segment. In a bucket, where nothing can be appended, every
+`sync` writes the rows since the last one as a segment of its own, which continues the one before:
+`0001-START-0000.jsonl`, `0001-START-0001.jsonl`, ... with the id of the start.
 
 Reading never fails on the content of a file: a segment is read as far as it is valid.
 """
@@ -12,20 +15,21 @@ Reading never fails on the content of a file: a segment is read as far as it is 
 import contextlib
 import dataclasses
 import json
+import os
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from anytime_jax import __version__
-from anytime_jax.storage.files import is_regular_file
-from anytime_jax.storage.growing_files import GrowingFile, create_growing_file
+from anytime_jax.storage.atomic import atomic_write
+from anytime_jax.storage.files import can_append, read_files
 from anytime_jax.storage.json_files import parse_json
 from anytime_jax.storage.paths import storage_path
 
 DIRECTORY = "records"
 TASKS = "tasks/"  # prefix of the names of scores: tasks/WEIGHTS/TASK/METRIC
 FORMAT_VERSION = 1
-_SEGMENT_BYTES = 1_000_000
 # Values that differ between equal runs.
 TIMINGS = ("tokens_per_s", "mfu", "eval_seconds")
 
@@ -43,18 +47,37 @@ class Row:
 
 
 class RecordWriter:
-    """Writer of one segment of the records."""
+    """Writer of the segment of one start, or of amendments."""
 
-    def __init__(self, run_dir: str | Path, from_step: int, header: Mapping[str, Any]):
-        """Opens the next segment, which supersedes rows after `from_step` in earlier ones."""
-        self._directory, self._header = storage_path(run_dir) / DIRECTORY, dict(header)
-        self._directory.mkdir(parents=True, exist_ok=True)
-        self._number = max((int(path.stem) for path in segments(run_dir)), default=-1) + 1
-        self._step = from_step
+    def __init__(
+        self,
+        run_dir: str | Path,
+        from_step: int | None,
+        header: Mapping[str, Any],
+        confirm: Callable[[], None] = lambda: None,
+    ):
+        """Opens the next segment.
+
+        Args:
+          run_dir: directory of the run.
+          from_step: rows of earlier segments after this step are superseded; with None, no rows
+            are, and the segment can only `amend`.
+          header: what the header says besides, such as the id of the start as "start".
+          confirm: raises an error if the start may not write any more; called before each write to
+            a bucket.
+        """
+        directory = storage_path(run_dir) / DIRECTORY
+        directory.mkdir(parents=True, exist_ok=True)
+        number = max((_number(path) for path in segments(run_dir)), default=-1) + 1
+        self._step = -1 if from_step is None else from_step
         self._names: set[str] = set()  # names written at that step
-        steps = [row.step for row in read_records(run_dir) if row.step <= from_step]
+        steps = [row.step for row in read_records(run_dir) if row.step <= self._step]
         self._last_row, self._rows = max(steps, default=-1), len(steps)
-        self._file = self._create_segment()
+        about = {"format_version": FORMAT_VERSION, "from_step": from_step, **header}
+        if can_append(directory):
+            self._segment = _AppendedSegment(directory / f"{number:04d}.jsonl", about)
+        else:
+            self._segment = _WrittenSegment(directory, number, about, confirm)
 
     def write(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
         """Appends values of a step.
@@ -75,12 +98,7 @@ class RecordWriter:
 
     def amend(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
         """Adds values to a row that may be an earlier one, in the place of any of these names."""
-        if self._file.size > _SEGMENT_BYTES:
-            self._file.close()
-            self._number += 1
-            self._file = self._create_segment()
-        row = {"step": step, "tokens": tokens, "values": dict(values)}
-        self._file.write(json.dumps(row) + "\n")
+        self._segment.add({"step": step, "tokens": tokens, "values": dict(values)})
 
     def rows_before(self, step: int) -> int:
         """Returns the number of rows before the current step, in all segments."""
@@ -88,16 +106,60 @@ class RecordWriter:
 
     def sync(self) -> None:
         """Returns once everything written is stored."""
-        self._file.sync()
+        self._segment.sync()
 
     def close(self) -> None:
-        """Closes the segment."""
-        self._file.close()
+        """Stores what is left and closes the segment."""
+        self._segment.close()
 
-    def _create_segment(self) -> GrowingFile:
-        fields = {"segment": self._number, "from_step": self._step, **self._header}
-        text = json.dumps({"format_version": FORMAT_VERSION, **fields}) + "\n"
-        return create_growing_file(self._directory / f"{self._number:04d}.jsonl", text)
+
+class _AppendedSegment:
+    """A segment on a disk: one file, to which every row is appended at once."""
+
+    def __init__(self, path: Path, header: Mapping[str, Any]):
+        self._file = path.open("x", encoding="utf-8")
+        self.add(header)
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+    def sync(self) -> None:
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        try:
+            self.sync()
+        finally:
+            self._file.close()
+
+
+class _WrittenSegment:
+    """A segment in a bucket: each `sync` writes the rows since the last one as a file."""
+
+    def __init__(
+        self, directory: Path, number: int, header: Mapping[str, Any], confirm: Callable[[], None]
+    ):
+        start = header.get("start") or uuid.uuid4().hex
+        self._name, self._header, self._confirm = f"{number:04d}-{start}", dict(header), confirm
+        self._directory, self._parts = directory, 0
+        self._lines: list[Mapping[str, Any]] = []
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        self._lines.append(line)
+
+    def sync(self) -> None:
+        if not self._lines:
+            return
+        self._confirm()
+        lines = [self._header, *self._lines]
+        with atomic_write(self._directory / f"{self._name}-{self._parts:06d}.jsonl") as file:
+            file.write_text("".join(json.dumps(x) + "\n" for x in lines), encoding="utf-8")
+        self._lines, self._parts = [], self._parts + 1
+        self._header["from_step"] = None  # the next file continues this one
+
+    def close(self) -> None:
+        self.sync()
 
 
 def read_records(run_dir: str | Path, warn: Callable[[str], None] = lambda text: None) -> list[Row]:
@@ -108,8 +170,8 @@ def read_records(run_dir: str | Path, warn: Callable[[str], None] = lambda text:
     it.
     """
     rows: dict[int, Row] = {}
-    for segment in segments(run_dir):
-        for line in _parse(segment, warn):
+    for segment, content in _read_segments(run_dir, warn):
+        for line in _parse(segment, content, warn):
             # The first item is the header's step; without a header, a segment supersedes nothing.
             if isinstance(line, int):
                 rows = {step: row for step, row in rows.items() if step <= line}
@@ -145,28 +207,43 @@ def is_evaluated(run_dir: str | Path, step: int) -> bool:
 def segments(run_dir: str | Path) -> list[Path]:
     """Returns the segments of a run in order."""
     files = (storage_path(run_dir) / DIRECTORY).glob("[0-9]*.jsonl")
-    return sorted((path for path in files if path.stem.isdecimal()), key=lambda p: int(p.stem))
+    return sorted((x for x in files if _number(x) >= 0), key=lambda x: (_number(x), x.name))
 
 
 def read_starts(run_dir: str | Path) -> list[dict[str, Any]]:
-    """Returns the header of the first segment of every start, in order, as far as it is valid.
+    """Returns the header of every start, in order, as far as it is valid.
 
     It has the step "from_step", and what the start recorded, such as "devices".
     """
-    starts: dict[Any, dict[str, Any]] = {}
-    for segment in filter(is_regular_file, segments(run_dir)):
+    starts = []
+    for _, content in _read_segments(run_dir, lambda text: None):
         with contextlib.suppress(ValueError, TypeError):
-            header = dict(parse_json(segment.read_bytes().partition(b"\n")[0]))
-            starts.setdefault(header.get("started", segment), header)
-    return [x for x in starts.values() if type(x.get("from_step")) is int]
+            starts.append(dict(parse_json(content.partition(b"\n")[0])))
+    return [x for x in starts if type(x.get("from_step")) is int]
 
 
-def _parse(segment: Path, warn: Callable[[str], None]) -> Iterator[int | Row]:
+def _number(segment: Path) -> int:
+    """Returns the number of the start that wrote a segment, -1 if the file is none."""
+    number = segment.stem.partition("-")[0]
+    return int(number) if number.isdecimal() else -1
+
+
+def _read_segments(
+    run_dir: str | Path, warn: Callable[[str], None]
+) -> Iterator[tuple[Path, bytes]]:
+    """Yields the segments of a run in order, each with its content."""
+    paths = segments(run_dir)
+    found = read_files(paths)
+    for path in paths:
+        if path in found:
+            yield path, found[path]
+        else:
+            warn(f"{path}: it is not a regular file")
+
+
+def _parse(segment: Path, content: bytes, warn: Callable[[str], None]) -> Iterator[int | Row]:
     """Yields the step from which a segment starts, then its rows, as far as they are valid."""
-    if not is_regular_file(segment):  # reading a pipe could wait forever
-        warn(f"{segment}: it is not a regular file")
-        return
-    complete, _, torn = segment.read_bytes().rpartition(b"\n")
+    complete, _, torn = content.rpartition(b"\n")
     if torn:
         warn(f"{segment}: its last line is torn, as by a kill; no row of a saved step is lost")
     for number, line in enumerate(complete.split(b"\n") if complete else [], start=1):
@@ -177,7 +254,8 @@ def _parse(segment: Path, warn: Callable[[str], None]) -> Iterator[int | Row]:
                     raise ValueError(f"format version {version}, this is {FORMAT_VERSION}")
                 if (written_by := fields.get("version", __version__)) != __version__:
                     warn(f"{segment}: written by version {written_by}, this is {__version__}")
-                yield _count(fields["from_step"])
+                if (from_step := fields["from_step"]) is not None:
+                    yield _count(from_step)
                 continue
             values = fields["values"]
             if type(values) is not dict:

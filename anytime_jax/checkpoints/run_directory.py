@@ -1,26 +1,29 @@
-"""Run directory: identity settings, ownership and lock."""
+"""Run directory: identity settings, ownership, start and lock."""
 
 import contextlib
+import datetime
 import itertools
 import json
 import math
+import os
+import re
+import socket
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from anytime_jax.errors import InputError, InUseError
+from anytime_jax.errors import InputError, RunError
 from anytime_jax.storage import locks
 from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.storage.failures import check_no_file, read_failure, storage_errors
-from anytime_jax.storage.files import create_file, is_directory
+from anytime_jax.storage.files import is_directory
 from anytime_jax.storage.json_files import load_json
 
 RUN_FILE = "run.json"
 LOCK_FILE = "lock"
-_PARTIAL_FILE = f".{RUN_FILE}.part"
 # Files that a killed start may leave in a directory without a run.
-_BEFORE_RUN_FILE = {LOCK_FILE, _PARTIAL_FILE}
+_BEFORE_RUN_FILE = re.compile(f"{re.escape(LOCK_FILE)}|{re.escape(RUN_FILE)}[.][0-9]+[.]tmp")
 # Orbax takes them for patterns, TensorStore turns the slash.
 _MISREAD = ("[", "\\", "**")
 _ADVICE = "choose another run_dir"
@@ -43,6 +46,7 @@ def read_run_file(run_dir: Path, advice: str = _ADVICE) -> dict[str, Any] | None
         content = load_json(file)
         is_same_evaluation(evaluations(content))  # which looks at each part of them
         evaluation_at(content, math.inf)
+        content.get("start", {}).get("id")
         return {**content, "identity": dict(content["identity"])}
     except FileNotFoundError:
         return None
@@ -89,7 +93,9 @@ def check_identity(run_dir: Path, identity: Mapping[str, Any]) -> None:
                 f"config.run_dir = {str(run_dir)!r} belongs to a run with other settings "
                 f"({differences}): set them back, or choose another run_dir"
             )
-    elif is_directory(run_dir) and {path.name for path in run_dir.iterdir()} - _BEFORE_RUN_FILE:
+    elif is_directory(run_dir) and not all(
+        _BEFORE_RUN_FILE.fullmatch(path.name) for path in run_dir.iterdir()
+    ):
         raise InputError(
             f"config.run_dir = {str(run_dir)!r} holds files but no {RUN_FILE}: choose an empty or "
             "a new directory"
@@ -108,19 +114,78 @@ def describe_differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 def initialize(run_dir: Path, identity: Mapping[str, Any], about: Mapping[str, Any]) -> None:
     """Creates the `run.json` of a new run, with `about` and an id.
 
-    Raises an InputError if another process began a run there just now, or if the directory cannot
-    be written.
+    Raises an InputError if the directory cannot be written.
     """
-    content = json.dumps({"id": uuid.uuid4().hex, "identity": identity, **about}, indent=1)
     try:
-        create_file(run_dir / RUN_FILE, content.encode("utf-8"), run_dir / _PARTIAL_FILE)
-    except FileExistsError as error:
-        raise InUseError(f"config.run_dir = {str(run_dir)!r}", lock_holder(run_dir)) from error
+        run_dir.mkdir(parents=True, exist_ok=True)
+        _write(run_dir, {"id": uuid.uuid4().hex, "identity": identity, **about})
     except OSError as error:
         raise InputError(
             f"config.run_dir = {str(run_dir)!r} cannot be written ({error.strerror or error}): "
             "choose another directory"
         ) from error
+
+
+def new_start() -> dict[str, Any]:
+    """Returns the entry "start" of a run file: an id, and where and when for people."""
+    return {
+        "id": uuid.uuid4().hex,
+        "host": socket.gethostname(),
+        "process": os.getpid(),
+        "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def start_id(run_dir: Path) -> str | None:
+    """Returns the id of the last start of a run; raises the errors of `read_run_file`."""
+    return (read_run_file(run_dir) or {}).get("start", {}).get("id")
+
+
+class OvertakenError(RunError):
+    """Another start has taken over the run."""
+
+
+def confirm(run_dir: Path, start: str) -> None:
+    """Raises an OvertakenError if a run has a later start than the one with an id.
+
+    Raises a RunError if `run.json` cannot tell.
+    """
+    try:
+        content = read_run_file(run_dir)
+    except InputError as error:
+        raise RunError(str(error)) from error
+    if content is None:
+        raise RunError(
+            f"{run_dir / RUN_FILE} is gone: the directory was removed while the run trained"
+        )
+    if (last := content.get("start", {})).get("id") != start:
+        raise OvertakenError(
+            f"another start has taken over {run_dir}: process {last.get('process')} on "
+            f"{last.get('host')}, at {last.get('time')}"
+        )
+
+
+@contextlib.contextmanager
+def naming_later_start(run_dir: Path, start: str) -> Iterator[None]:
+    """Turns an error of the block into an OvertakenError if a later start may have caused it.
+
+    The later start removes saves that are not complete, also those in progress.
+    """
+    try:
+        yield
+    except Exception as error:
+        try:
+            confirm(run_dir, start)
+        except OvertakenError as cause:
+            raise cause from error
+        except RunError:
+            pass  # the error itself says more
+        raise
+
+
+def _write(run_dir: Path, content: Mapping[str, Any]) -> None:
+    with atomic_write(run_dir / RUN_FILE) as file:
+        file.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
 def check_stages(run_dir: Path, stages: Sequence[Mapping[str, Any]], step: int) -> None:
@@ -145,13 +210,13 @@ def check_stages(run_dir: Path, stages: Sequence[Mapping[str, Any]], step: int) 
 def record_settings(
     run_dir: Path, content: Mapping[str, Any], about: Mapping[str, Any], step: int
 ) -> bool:
-    """Writes the settings and paths of a run that resumes at `step` into `run.json`.
+    """Writes the settings, paths and start of a run that resumes at `step` into `run.json`.
 
     `content` is what is there. Returns whether stages to come have changed. The entry
     "stage_changes" keeps what the stages were, "evaluation_changes" what is evaluated since, each
     with the step of the change.
     """
-    names = ("config", "microbatches", "data_paths", "set_paths")
+    names = ("config", "microbatches", "data_paths", "set_paths", "start")
     new = {**content, **{name: about[name] for name in names}}
     if is_changed := stages_before(content["stages"]) != stages_before(about["stages"]):
         changes = [*content.get("stage_changes", []), {"step": step, "was": content["stages"]}]
@@ -159,9 +224,7 @@ def record_settings(
     if not is_same_evaluation([*evaluations(content), about["evaluated"]][-2:]):
         changes = content.get("evaluation_changes", [])
         new["evaluation_changes"] = [*changes, {"step": step, "now": about["evaluated"]}]
-    if (new := json.loads(json.dumps(new))) != content:
-        with atomic_write(run_dir / RUN_FILE) as file:
-            file.write_text(json.dumps(new, indent=1), encoding="utf-8")
+    _write(run_dir, new)
     return is_changed
 
 
@@ -203,11 +266,9 @@ def evaluated_text(evaluation: Mapping[str, Any]) -> list[list[Any]]:
     return sorted(map(list, evaluation["sets"].values()))
 
 
-def lock(
-    run_dir: Path, report: Callable[[str], None] = lambda text: None
-) -> contextlib.AbstractContextManager[Callable[[], None]]:
-    """Locks a run directory until the block or the process ends, as `locks.hold` does."""
-    return locks.hold(run_dir / LOCK_FILE, f"config.run_dir = {str(run_dir)!r}", report)
+def lock(run_dir: Path) -> contextlib.AbstractContextManager[None]:
+    """Locks a run directory on a disk until the block or the process ends, as `locks.hold` does."""
+    return locks.hold(run_dir / LOCK_FILE, f"config.run_dir = {str(run_dir)!r}")
 
 
 def check_files(run_dir: Path, directories: Sequence[str]) -> None:
@@ -218,11 +279,9 @@ def check_files(run_dir: Path, directories: Sequence[str]) -> None:
         check_no_file(path, f"{name}: {path}", "remove it, or choose another run_dir")
 
 
-def lock_holder(run_dir: Path) -> str:
-    """Returns host, process id and time of the last lock, or "" if there was none."""
-    return locks.holder(run_dir / LOCK_FILE)
+def is_locked(run_dir: Path) -> bool | None:
+    """Returns whether any process has locked a run directory, which need not be writable.
 
-
-def is_locked(run_dir: Path) -> bool:
-    """Returns whether any process has locked a run directory, which need not be writable."""
+    In a bucket, where nothing is locked, the answer is None.
+    """
     return locks.is_held(run_dir / LOCK_FILE)

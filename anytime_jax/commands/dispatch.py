@@ -54,6 +54,7 @@ def run_command(name: str, program: str, argv: Sequence[str]) -> int:
     `program` is the text before the arguments, as `--help` and messages show it.
     """
     standard_streams.configure()
+    standard_streams.leave_out_raised_errors()
     os.environ["MPLBACKEND"] = "agg"  # figures are drawn into files
     return exit_status(lambda: _run(name, program, argv), "--debug" in argv)
 

@@ -8,7 +8,6 @@ status is 1 if a checkpoint is damaged.
 import argparse
 import dataclasses
 import datetime
-import hashlib
 import importlib.metadata
 import json
 import os
@@ -42,8 +41,8 @@ from anytime_jax.config import fields, schema
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.storage.atomic import atomic_write
-from anytime_jax.storage.files import find_named, list_files
-from anytime_jax.storage.json_files import load_json
+from anytime_jax.storage.files import file_versions, find_named, list_files
+from anytime_jax.storage.json_files import json_digest, load_json
 from anytime_jax.tables import Column, Table, numbers
 
 EXAMPLES = (
@@ -343,6 +342,4 @@ def _write_notes(run_dir: Path, notes: Mapping[str, Any]) -> str:
 
 def _hash_of_files(path: Path) -> str:
     """Hashes the names, sizes and times of all files below a path."""
-    files = list_files(path)
-    stats = [(str(x.relative_to(path)), x.stat().st_size, x.stat().st_mtime_ns) for x in files]
-    return hashlib.sha256(json.dumps(stats).encode("utf-8")).hexdigest()
+    return json_digest(file_versions(path))

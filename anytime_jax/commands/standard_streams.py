@@ -1,15 +1,18 @@
-"""Standard streams and end of a process: closed pipes, missing characters."""
+"""Standard streams and end of a process: closed pipes, missing characters, logs of libraries."""
 
 import atexit
 import codecs
 import contextlib
 import inspect
 import io
+import logging
 import os
 import select
 import signal
 import sys
+import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NoReturn
 
 from anytime_jax.commands import interrupts
@@ -45,6 +48,19 @@ def configure() -> None:
         sys.stdout = _reopen(stdout, _NamedFile, stdout.line_buffering)
     if stderr is sys.__stderr__ and isinstance(stderr, io.TextIOWrapper):
         sys.stderr = _reopen(stderr, _LossyFile)
+
+
+def leave_out_raised_errors() -> None:
+    """Leaves out what libraries print about errors that they also raise, which a command reports.
+
+    Orbax logs the tracebacks of its threads, and abandons reads when one of them fails; gcsfs logs
+    every request that fails.
+    """
+    logging.getLogger("absl").addFilter(
+        lambda record: not (record.exc_info and "orbax" in Path(record.pathname).parts)
+    )
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
 
 
 @contextlib.contextmanager

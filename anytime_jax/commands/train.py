@@ -26,6 +26,7 @@ from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config import schema
 from anytime_jax.distributed import jax_settings, lost_process_exit, processes
 from anytime_jax.formatting import format_duration
+from anytime_jax.storage.files import can_append
 from anytime_jax.storage.paths import storage_path
 from anytime_jax.training import loop
 from anytime_jax.training.loop import Outcome
@@ -147,7 +148,7 @@ def _report(config: schema.Config, console: Console, outcome: Outcome) -> None:
         f"at {clock.describe(outcome.step)}: {reason}, after {format_duration(outcome.seconds)}"
     )
     files = {"curves": _draw_curves(config, rows), "records": run_dir / "records"}
-    if config.log.tensorboard:
+    if config.log.tensorboard and can_append(run_dir):
         files["TensorBoard"] = run_dir / TENSORBOARD
     for name, path in (files | {"checkpoints": run_dir / "checkpoints"}).items():
         if path is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -63,7 +62,7 @@ def lock_preparation(
     directories = WorkDirectory(output, work / "parts", work / own)
     name = str(output) if share is None else f"share {share} of {output}"
     others = "*" if share is None else "all"
-    with locks.hold(work / f"{own}.lock", name, lambda text: print(text, file=sys.stderr)):
+    with locks.hold(work / f"{own}.lock", name):
         if held := _held_locks(work, others, own):
             raise InUseError(str(output), locks.holder(held[0]))
         remove_directory(directories.scratch, missing_ok=True)  # a killed process left these files

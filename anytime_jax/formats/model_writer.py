@@ -45,6 +45,7 @@ from anytime_jax.formats.model_reader import (
 from anytime_jax.models import decoder
 from anytime_jax.storage.atomic import atomic_directory
 from anytime_jax.storage.failures import check_directory
+from anytime_jax.storage.files import is_link
 from anytime_jax.storage.json_files import load_json
 
 _PROMPT_TOKENS = 32
@@ -63,7 +64,7 @@ def create_directory(directory: Path, overwrite: bool) -> contextlib.AbstractCon
 def check_output(directory: Path, overwrite: bool) -> None:
     """Raises an InputError if `directory` exists and may not be overwritten."""
     check_directory(directory, f"--output={directory}")
-    if not directory.exists() and not directory.is_symlink():
+    if not directory.exists() and not is_link(directory):
         return
     if not overwrite:
         raise InputError(f"--output={directory} exists: choose another, or --overwrite")

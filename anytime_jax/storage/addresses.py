@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from anytime_jax.errors import BucketError, InputError, needs_extra
-from anytime_jax.storage.buckets import prepare_libraries
 
 # Seconds between the tries of a request; listing comes first, where a wrong address is likely.
 _LISTING_WAITS = (1.0, 2.0)
@@ -82,10 +81,13 @@ def open_address(address: str, *, buffered: bool = True) -> Any:
 
 def read_if_there(address: str) -> bytes | None:
     """Returns the content of a file, or None if there is none; raises as `open_address`."""
-    with _RemoteFile(address) as file:
-        if not file.exists():
+    try:
+        with _RemoteFile(address) as file:
+            return file.read()
+    except InputError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
             return None
-        return file.read()
+        raise
 
 
 class _RemoteFile(io.RawIOBase):
@@ -123,15 +125,6 @@ class _RemoteFile(io.RawIOBase):
     def close(self) -> None:
         self._drop()
         super().close()
-
-    def exists(self) -> bool:
-        try:
-            self._reading(self._open)
-        except InputError as error:
-            if isinstance(error.__cause__, FileNotFoundError):
-                return False
-            raise
-        return True
 
     def _reading(self, attempt: Callable[[], T]) -> T:
         try:
@@ -229,10 +222,7 @@ def _scheme(address: str) -> str:
 
 
 def _file_system(address: str) -> tuple[Any, str]:
-    scheme = _scheme(address)
-    if scheme in ("gs", "gcs"):
-        prepare_libraries()
-    files = _open_file_system(scheme)
+    files = _open_file_system(_scheme(address))
     return files, files._strip_protocol(re.sub(":/+", "://", address, count=1))
 
 

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 from anytime_jax.errors import BucketError, InputError
-from anytime_jax.storage.buckets import bucket_errors, is_remote
+from anytime_jax.storage.buckets import bucket_errors, file_system, is_remote
 
 # Statuses of a bucket that is missing or belongs to somebody else.
 _CLOSED = ("400", "401", "403", "404")
@@ -53,10 +53,10 @@ def check_directory(path: Path, name: str) -> None:
     The directory need not exist yet. Raises a BucketError if the bucket is out of reach.
     """
     if is_remote(path):
-        bucket = path.parents[-1] if path.parents else path
+        files, key = file_system(path)
         try:
-            if not bucket.exists():
-                raise FileNotFoundError(f"there is no {bucket}")
+            if not files.exists(bucket := key.partition("/")[0]):
+                raise FileNotFoundError(f"there is no gs://{bucket}")
         except (ValueError, *storage_errors()) as error:
             raise read_failure(path, error, name) from error
     check_no_file(path, name, "choose another")

@@ -9,13 +9,12 @@ import shutil
 import stat
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from anytime_jax.errors import InputError
-from anytime_jax.storage import conditional_writes
-from anytime_jax.storage.buckets import file_system, is_remote
+from anytime_jax.storage.buckets import file_system, is_remote, upload
 from anytime_jax.storage.failures import storage_errors
 from anytime_jax.storage.paths import absolute_path
 
@@ -34,18 +33,23 @@ def is_directory(path: Path) -> bool:
 
     In a bucket, the method `is_dir` returns False on every error.
     """
-    return _type(path) == "directory" if is_remote(path) else path.is_dir()
+    return _is_remote_directory(path) is True if is_remote(path) else path.is_dir()
 
 
 def is_regular_file(path: Path) -> bool:
     """Returns whether a file exists; unlike `is_file`, raises an error if that cannot be known."""
-    return _type(path) == "file" if is_remote(path) else path.is_file()
+    return _is_remote_directory(path) is False if is_remote(path) else path.is_file()
 
 
-def _type(path: Path) -> str | None:
-    files, key = file_system(path)
+def is_link(path: Path) -> bool:
+    """Returns whether a path is a symbolic link, which a bucket does not have."""
+    return not is_remote(path) and path.is_symlink()
+
+
+def _is_remote_directory(path: Any) -> bool | None:
+    """Returns whether a path in a bucket is a directory, None if there is nothing."""
     try:
-        return files.info(key)["type"]
+        return path.stat().is_directory
     except FileNotFoundError:
         return None
 
@@ -85,32 +89,22 @@ def check_files(path: Path) -> None:
                 file_size(file)
 
 
-def create_file(path: Path, content: bytes, partial: Path) -> None:
-    """Creates a file with its content, or not at all.
+def read_files(paths: Sequence[Path]) -> dict[Path, bytes]:
+    """Returns the contents of the regular files among some paths, all of them in one store.
 
-    On a disk the file is written as `partial` first, which a kill may leave behind. Raises a
-    FileExistsError if the file exists with other content.
+    Those of a bucket are read at the same time.
     """
-    if is_remote(path):
-        conditional_writes.create(path, content)
-        return
-    with contextlib.suppress(FileNotFoundError):
-        if path.read_bytes() != content:
-            raise FileExistsError(f"{path} exists")
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial.unlink(missing_ok=True)
-    with partial.open("xb") as file:  # mode "x" follows no symbolic link
-        file.write(content)
-    partial.replace(path)
+    if not (paths and is_remote(paths[0])):
+        return {path: path.read_bytes() for path in paths if path.is_file()}
+    by_key = {file_system(path)[1]: path for path in paths}
+    contents = file_system(paths[0])[0].cat(list(by_key))
+    return {path: contents[key] for key, path in by_key.items()}
 
 
 def list_files(path: Path) -> list[Path]:
     """Returns the files below a directory, which another process may be deleting, in order."""
     if is_remote(path):
-        files, key = file_system(path)  # a bucket needs one request per thousand files
-        names = (str(name) for name in files.find(key))
-        return sorted((path / name.removeprefix(f"{key}/") for name in names), key=str)
+        return sorted(path / name for name in file_sizes(path))
     # os.walk leaves out directories that disappear; `Path.rglob` raises an error.
     walk = os.walk(path)
     return sorted(Path(folder, name) for folder, _, names in walk for name in names)
@@ -131,47 +125,68 @@ def walk(
 def find_named(folder: Path, name: str) -> list[Path]:
     """Returns the files of a name below a directory, also of linked directories, in order."""
     if is_remote(folder):
-        return sorted(folder.rglob(name), key=str)
+        return [file for file in list_files(folder) if file.name == name]
     return sorted(Path(x) for x in walk(folder) if os.path.basename(x) == name)
 
 
 def file_sizes(directory: Path) -> dict[str, int]:
     """Returns the size in bytes of every regular file below a directory, by its relative name."""
+    return {name: size for name, (size, _) in file_versions(directory).items()}
+
+
+def file_versions(directory: Path) -> dict[str, tuple[int, float]]:
+    """Returns the size and the time of change of every regular file below a directory.
+
+    The sizes are in bytes, the times in seconds since 1970. The path may be that of a file too.
+    Files that another process is deleting may be left out.
+    """
     if is_remote(directory):
-        files, key = file_system(directory)
-        found = files.find(key, detail=True).items()
-        return {str(name).removeprefix(f"{key}/"): x["size"] for name, x in found}
-    return {
-        file.relative_to(directory).as_posix(): file.stat().st_size
-        for file in list_files(directory)
-        if file.is_file()
-    }
+        files, key = file_system(directory)  # one request for a thousand files
+        return {
+            str(name).removeprefix(f"{key}/"): (info["size"], info["mtime"].timestamp())
+            for name, info in files.find(key, detail=True).items()
+        }
+    found = {}
+    for file in list_files(directory) or [directory]:
+        with contextlib.suppress(FileNotFoundError):
+            status = file.stat()
+            if stat.S_ISREG(status.st_mode):
+                name = file.relative_to(directory).as_posix()
+                found[name] = status.st_size, status.st_mtime
+    return found
 
 
-def remove_directory(path: Path, missing_ok: bool = False) -> None:
+def remove_directory(path: Any, missing_ok: bool = False) -> None:
     """Removes a directory and everything in it."""
-    if not is_remote(path):
+    if is_remote(path):
+        path.rmtree(missing_ok=missing_ok)
+    else:
         shutil.rmtree(path, ignore_errors=missing_ok)
-    elif not missing_ok or path.exists():
-        files, key = file_system(path)
-        files.rm(key, recursive=True)
-
-
-def rename_directory(path: Path, target: Path) -> None:
-    """Renames a directory; in a bucket, copies its files there and removes it."""
-    if not is_remote(path):
-        path.rename(target)
-        return
-    files, key = file_system(path)
-    for file in list_files(path):
-        copy = target / str(file).removeprefix(f"{path}/")
-        files.cp_file(file_system(file)[1], file_system(copy)[1])
-    files.rm(key, recursive=True)
 
 
 def can_rename_directories(path: Path) -> bool:
     """Returns whether a rename is atomic, so that a directory appears complete under its name."""
     return not is_remote(path)
+
+
+def can_append(path: Path) -> bool:
+    """Returns whether a file can grow; in a bucket, a file is written whole."""
+    return not is_remote(path)
+
+
+@contextlib.contextmanager
+def local_directory(path: Path) -> Iterator[Path]:
+    """Yields a directory for a library that writes on a disk: `path` itself if it is there.
+
+    For a bucket the directory is temporary, and its files are copied at the end of the block.
+    """
+    if not is_remote(path):
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+        for file in list_files(Path(folder)):
+            upload(file, path / file.relative_to(folder))
 
 
 def directory_id(path: Path) -> int | None:

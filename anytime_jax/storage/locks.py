@@ -1,7 +1,7 @@
-"""Locks of runs and preparations, which end with the process that holds them.
+"""Locks of runs and preparations on a disk, which end with the process that holds them.
 
-On a disk, `filelock` locks a file, and the kernel releases it even after a kill. In a bucket, which
-has no locks, it is a lease.
+`filelock` locks a file, and the kernel releases it even after a kill. A bucket has no locks, so
+nothing is locked there.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ import contextlib
 import errno
 import fcntl
 import os
+import socket
 import stat
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import filelock
 
 from anytime_jax.errors import InputError, InUseError
-from anytime_jax.storage import lease
 from anytime_jax.storage.buckets import is_remote
 
 _SECONDS = 0.3  # time limit of a wait: `is_held` holds a lock for an instant
@@ -34,27 +35,21 @@ def check(path: Path, name: str) -> None:
 
 
 @contextlib.contextmanager
-def hold(
-    path: Path, name: str, report: Callable[[str], None] = lambda text: None
-) -> Iterator[Callable[[], None]]:
+def hold(path: Path, name: str) -> Iterator[None]:
     """Holds the lock of a file until the block or the process ends, even if it is killed.
-
-    Yields a function that raises a RunError if another process has taken the lock, as it may in a
-    bucket if this one was suspended. There, `report` gets a line if the lock of a killed process
-    has to expire first.
 
     Raises an InputError that begins with `name` if another process has the lock, or if the file
     cannot be locked, such as a symbolic link.
     """
     if is_remote(path):
-        with lease.hold(path, name, report) as held:
-            yield held.confirm
+        yield
         return
     check(path, name)
     lock = filelock.FileLock(path, timeout=_SECONDS, thread_local=False)
     try:
         lock.acquire()
-        path.write_text(f"{lease.describe_process()}\n", encoding="utf-8")
+        process = f"{socket.gethostname()} {os.getpid()} {time.time():.3f}\n"
+        path.write_text(process, encoding="utf-8")
     except filelock.Timeout as error:
         raise InUseError(name, holder(path)) from error
     except OSError as error:
@@ -68,7 +63,7 @@ def hold(
             "another directory"
         ) from error
     try:
-        yield lambda: None
+        yield
     finally:
         lock.release()
 
@@ -80,10 +75,13 @@ def holder(path: Path) -> str:
     return ""
 
 
-def is_held(path: Path) -> bool:
-    """Returns whether any process holds the lock of a file, which need not be writable."""
+def is_held(path: Path) -> bool | None:
+    """Returns whether any process holds the lock of a file, which need not be writable.
+
+    In a bucket, where nothing is locked, nobody can tell: the answer is None.
+    """
     if is_remote(path):
-        return lease.is_held(path)
+        return None
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:  # the file does not exist, or is not a lock

@@ -1,7 +1,7 @@
 """Paths of local files and of files in buckets, with the methods of `pathlib.Path`.
 
-A path in a bucket is a `upath.UPath`, which reads and writes through gcsfs. A file there is written
-whole or not at all, a directory exists while it has files, and nothing can be appended or locked.
+A path in a bucket is an `etils.epath.Path`, which Orbax uses too. A file there is written whole or
+not at all, a directory exists while it has files, and nothing can be appended or locked.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 from anytime_jax.errors import InputError
-from anytime_jax.storage.buckets import bucket_path
+from anytime_jax.storage.buckets import bucket_path, is_remote
 
 # Matches gs://bucket, also with the single slash that pathlib leaves.
 _ADDRESS = re.compile("([A-Za-z][A-Za-z0-9+.-]+):/+")
@@ -31,8 +31,6 @@ def storage_path(path: str | os.PathLike[str] | Path) -> Path:
 
     Raises an InputError for an address other than `gs://BUCKET/PATH`, or if gcsfs is not installed.
     """
-    if not isinstance(path, str | os.PathLike):
-        return path  # it is a path in a bucket already
     match = _ADDRESS.match(os.fspath(path))
     if match is None:
         return Path(path)
@@ -52,7 +50,10 @@ def storage_path(path: str | os.PathLike[str] | Path) -> Path:
 
 def absolute_path(path: str | os.PathLike[str] | Path) -> Path:
     """Returns `storage_path` as an absolute path without `..`, which TensorStore does not take."""
-    absolute = storage_path(path).absolute()
+    path = storage_path(path)
+    if is_remote(path):  # epath takes it for a relative one
+        return path
+    absolute = path.absolute()
     return absolute.resolve() if ".." in absolute.parts else absolute
 
 

@@ -3,7 +3,7 @@
 import contextlib
 import datetime
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,7 +13,9 @@ from anytime_jax.checkpoints.metric_records import RecordWriter, describe_missin
 from anytime_jax.checkpoints.tree_names import flatten_by_name
 from anytime_jax.distributed import processes
 from anytime_jax.distributed.device_specs import device_spec
+from anytime_jax.errors import RunError
 from anytime_jax.models.flops import flops_per_token
+from anytime_jax.storage.failures import storage_errors
 from anytime_jax.training.metric_writers import Meter, Reading, Tracker, open_mirrors
 from anytime_jax.training.plan import Plan
 from anytime_jax.training.progress import Display
@@ -28,25 +30,35 @@ class Recorder:
     processes but the primary one, there are none.
     """
 
-    def __init__(self, plan: Plan, display: Display, last: LastCheckpoint, meta: Mapping[str, Any]):
+    def __init__(
+        self,
+        plan: Plan,
+        display: Display,
+        last: LastCheckpoint,
+        meta: Mapping[str, Any],
+        start_id: str,
+        confirm_start: Callable[[], None],
+    ):
         """Opens the trackers at the plan's step.
 
         `meta` is the metadata of the checkpoint that was restored. Its metrics since the last row
         are continued, and it is told if rows before it are missing from the run's own records.
+        `confirm_start` raises a RunError if another start than `start_id` has taken over.
         """
         self._plan, self._display, self._last = plan, display, last
         config, device = plan.config, plan.mesh.devices.flat[0]
         self._records: RecordWriter | None = None
         self._trackers: list[Tracker] = []
         if processes.is_primary():
-            mirrors = open_mirrors(config, plan.step)
+            mirrors = open_mirrors(config, plan.step, display.say)
             header = {
+                "start": start_id,
                 "version": __version__,
                 "jax": jax.__version__,
                 "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
                 "devices": f"{plan.mesh.size} x {device.device_kind}",
             }
-            self._records = RecordWriter(config.directory, plan.step, header)
+            self._records = RecordWriter(config.directory, plan.step, header, confirm_start)
             self._trackers = [self._records, *mirrors]
             missing = describe_missing(self._records.rows_before(plan.step), meta)
             if missing and last.step:
@@ -85,6 +97,8 @@ class Recorder:
                 raise self._last.error(what, "a lower peak rate, in a new run_dir")
         values = {f"eval/{label}/loss": loss for label, loss in losses.items()}
         self._write(step, {**values, "eval_seconds": seconds})
+        if self._records:
+            self._records.sync()
         self._display.evaluated(step, {x: loss for x, loss in losses.items() if "/" not in x})
 
     def sync(self, step: int) -> dict[str, Any]:
@@ -97,7 +111,7 @@ class Recorder:
     def close(self) -> None:
         """Closes the trackers; the records have every row of a saved step already."""
         for tracker in self._trackers:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(RunError, *storage_errors()):
                 tracker.close()
 
     def _record(self, readings: Sequence[Reading]) -> None:

@@ -11,6 +11,7 @@ import collections
 import importlib.util
 import json
 import math
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -20,7 +21,7 @@ import jax
 from anytime_jax.checkpoints import run_directory
 from anytime_jax.config.schema import Config, LogConfig
 from anytime_jax.errors import InputError
-from anytime_jax.storage.growing_files import GrowingDirectory
+from anytime_jax.storage.files import can_append
 from anytime_jax.storage.paths import absolute_path, storage_path
 from anytime_jax.training.step import RELATIVE_UPDATES, Metrics
 
@@ -166,9 +167,9 @@ class _TensorBoard:
 
         events: Any = event_pb2  # its names are made when it is imported
         self._scalar, self._event = summary.scalar, events.Event
-        self._files = GrowingDirectory(storage_path(config.directory) / TENSORBOARD)
-        self._files.local.mkdir(parents=True, exist_ok=True)
-        self._events = EventsWriter(str(self._files.local / "events"))
+        directory = storage_path(config.directory) / TENSORBOARD
+        directory.mkdir(parents=True, exist_ok=True)
+        self._events = EventsWriter(str(directory / "events"))
         start = events.SessionLog(status=events.SessionLog.START)
         self._add(from_step + 1, session_log=start)  # TensorBoard drops what is later
         settings = json.dumps(config.to_dict(), indent=1)
@@ -186,11 +187,9 @@ class _TensorBoard:
 
     def sync(self) -> None:
         self._events.flush()
-        self._files.upload()
 
     def close(self) -> None:
         self._events.close()
-        self._files.upload()
 
 
 class _Wandb:
@@ -204,14 +203,14 @@ class _Wandb:
         import wandb  # pyright: ignore[reportMissingImports]
 
         run_dir = storage_path(config.directory)
-        self._files = GrowingDirectory(run_dir)
+        folder = run_dir if can_append(run_dir) else tempfile.gettempdir()
         self._run = wandb.init(
             project=config.log.wandb_project,
             name=config.name,
             group=absolute_path(run_dir).parent.name,
             id=run_directory.run_id(run_dir),
             config=config.to_dict(),
-            dir=str(self._files.local),
+            dir=str(folder),
             resume="allow",
         )
 
@@ -225,16 +224,19 @@ class _Wandb:
         self._run.finish()
 
 
-def open_mirrors(config: Config, from_step: int) -> list[Tracker]:
+def open_mirrors(config: Config, from_step: int, say: Callable[[str], None]) -> list[Tracker]:
     """Opens TensorBoard and Weights & Biases where configured, and returns them.
 
-    In TensorBoard, values of earlier starts after step `from_step` are superseded.
+    In TensorBoard, values of earlier starts after step `from_step` are superseded. `say` is told if
+    a run has no TensorBoard files because it is in a bucket.
     """
     mirrors: list[Tracker] = []
     if config.log.wandb_project:
         mirrors.append(_Wandb(config))
-    if config.log.tensorboard:
+    if config.log.tensorboard and can_append(storage_path(config.directory)):
         mirrors.append(_TensorBoard(config, from_step))
+    elif config.log.tensorboard:
+        say("tensorboard left out: its files grow, which files in a bucket cannot")
     return mirrors
 
 

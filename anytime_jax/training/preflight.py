@@ -5,7 +5,6 @@ import json
 import math
 import re
 import threading
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -246,15 +245,10 @@ def check_not_lost(config: Config, run_dir: Path, step: int) -> None:
         )
 
 
-def check_shared(run_dir: Path) -> None:
-    """Raises an InputError unless every process sees the lock of the primary one in `run_dir`."""
-
-    def read_lock() -> int:
-        return zlib.crc32(run_directory.lock_holder(run_dir).encode("utf-8")) >> 1
-
-    expected = processes.broadcast(read_lock() if processes.is_primary() else 0)
+def check_shared(run_dir: Path, start_id: str) -> None:
+    """Raises an InputError unless every process sees in `run_dir` the start of the primary one."""
     with processes.fail_together():
-        if not processes.wait_until_visible(lambda: read_lock() == expected):
+        if not processes.wait_until_visible(lambda: run_directory.start_id(run_dir) == start_id):
             raise InputError(
                 f"config.run_dir = {str(run_dir)!r} is not the same place on every host (process "
                 f"{jax.process_index()} does not see what process 0 wrote there): give a directory "

@@ -15,7 +15,8 @@ import jax
 
 from anytime_jax.distributed import processes
 from anytime_jax.errors import InputError
-from anytime_jax.storage.growing_files import GrowingDirectory
+from anytime_jax.storage.failures import storage_errors
+from anytime_jax.storage.files import local_directory
 
 DIRECTORY = "profile"
 MEMORY_FILE = "memory.prof"
@@ -50,42 +51,43 @@ class Profiler:
     def __init__(self, run_dir: Path, steps: StepRange | None, say: Callable[[str], None]):
         self._path, self._say = run_dir / DIRECTORY, say
         self._steps = steps if processes.is_primary() else None  # None once it is traced
-        self._files: GrowingDirectory | None = None  # None unless it traces
+        self._folder: Path | None = None  # None unless it traces
+        self._open = contextlib.ExitStack()  # the folder, until the trace is written
 
     def begins(self, step: int) -> bool:
         """Whether to start before the update after `step`; a resumed run may be past the first."""
         steps = self._steps
-        return steps is not None and self._files is None and steps.first <= step < steps.last
+        return steps is not None and self._folder is None and steps.first <= step < steps.last
 
     def ends(self, step: int) -> bool:
         """Whether to stop at `step`."""
-        return self._steps is not None and self._files is not None and step >= self._steps.last
+        return self._steps is not None and self._folder is not None and step >= self._steps.last
 
     def start(self) -> None:
         """Starts the trace; all updates so far have to be done."""
         options = jax.profiler.ProfileOptions()
         options.python_tracer_level = 0  # an event for every call of Python would slow the loop
-        files = GrowingDirectory(self._path)
-        with self._report_failure():
-            jax.profiler.start_trace(files.local, profiler_options=options)
-            self._files = files
+        with self._report_failure(), contextlib.ExitStack() as stack:
+            folder = stack.enter_context(local_directory(self._path))
+            jax.profiler.start_trace(folder, profiler_options=options)
+            self._folder, self._open = folder, stack.pop_all()
 
     def stop(self) -> None:
         """Writes the trace, and the arrays in the memory of the devices; says how to open them."""
-        files, self._files, self._steps = self._files, None, None
-        if files is None:
+        folder, self._folder, self._steps = self._folder, None, None
+        if folder is None:
             return
         with self._report_failure():
-            jax.profiler.stop_trace()
-            jax.profiler.save_device_memory_profile(str(files.local / MEMORY_FILE))
-            files.upload()
+            with self._open:
+                jax.profiler.stop_trace()
+                jax.profiler.save_device_memory_profile(str(folder / MEMORY_FILE))
             self._say(
                 f"profile  in {self._path}: pip install xprof, then xprof --logdir={self._path}"
             )
 
     def close(self) -> None:
         """Stops a trace that a run did not live to end, or says that there is none."""
-        if self._files is None and self._steps is not None:
+        if self._folder is None and self._steps is not None:
             first, last = self._steps.first, self._steps.last
             self._say(f"profile  none: no update from step {first:,} to {last:,} was made")
         self.stop()
@@ -95,6 +97,6 @@ class Profiler:
         """Prints an error of the profiler or the disk, which must not end the run."""
         try:
             yield
-        except (OSError, RuntimeError) as error:
+        except (RuntimeError, *storage_errors()) as error:
             self._steps = None
             self._say(f"profile  failed, the run goes on: {' '.join(str(error).split())}")

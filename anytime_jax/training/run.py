@@ -51,7 +51,7 @@ class Run:
       interrupted: whether the run was asked to save and end; every process asks equally often.
       misses_evaluation: whether an evaluation was due at the plan's step and has not been made.
       about: what every checkpoint says of the run.
-      confirm_lock: raises an error if the lock was lost.
+      confirm_start: raises a RunError if another start has taken over.
     """
 
     plan: Plan
@@ -67,7 +67,7 @@ class Run:
     recorder: Recorder
     profiler: Profiler
     last: LastCheckpoint
-    confirm_lock: Callable[[], None]
+    confirm_start: Callable[[], None]
     say: Callable[[str], None]
 
     def __post_init__(self) -> None:
@@ -124,8 +124,8 @@ class Run:
     def save(self, step: int, state: TrainState) -> None:
         """Saves a checkpoint; returns when the state is copied to host memory."""
         with self.recorder.paused():
-            with processes.fail_together("keep the lock of the run", RunError):
-                self.confirm_lock()
+            with processes.fail_together("keep the run", RunError):
+                self.confirm_start()
             clock = self.plan.config.clock
             position = {
                 "samples": self.plan.config.samples(step),
@@ -146,7 +146,8 @@ class Run:
                 losses = self.evaluators.at(step).losses(weight_trees(state), self.interrupted)
             self.misses_evaluation = losses is None
             if losses is not None:
-                self.recorder.record_losses(step, losses, time.perf_counter() - began)
+                with processes.fail_together("record an evaluation", RunError):
+                    self.recorder.record_losses(step, losses, time.perf_counter() - began)
 
     def finish(self, step: int, state: TrainState) -> None:
         """Saves the state unless it is saved already."""
@@ -173,11 +174,20 @@ def open_run(
         last = LastCheckpoint(run_dir, plan.saved_step)
         stack.enter_context(last.explain_failures())
         interrupted = interrupted or stack.enter_context(signals.interruptible())
-        confirm_lock = _lock(stack, plan, display.say)
+        with processes.fail_together():
+            if processes.is_primary():
+                stack.enter_context(run_directory.lock(run_dir))
         if processes.broadcast(_has_moved_on(plan)):
             plan = make_plan(config, mesh, fall_back=fall_back, profile=profile, say=display.say)
-        _write_run_file(plan, display.say)
-        preflight.check_shared(run_dir)
+        start = run_directory.new_start()
+        start["id"] = processes.broadcast_text(start["id"])
+        _write_run_file(plan, start, display.say)
+        preflight.check_shared(run_dir, start["id"])
+        stack.enter_context(run_directory.naming_later_start(run_dir, start["id"]))
+
+        def confirm_start() -> None:
+            if processes.is_primary():
+                run_directory.confirm(run_dir, start["id"])
 
         checkpoints = CheckpointManager(run_dir, retention_policy(config), display.say)
         stack.callback(checkpoints.close)
@@ -194,7 +204,7 @@ def open_run(
         averages_since = _averages_since(config, restored, display.say)
         state = restored.state if restored else _first_state(plan)
 
-        recorder = Recorder(plan, display, last, meta)
+        recorder = Recorder(plan, display, last, meta, start["id"], confirm_start)
         stack.callback(recorder.close)
         batches = run_data.iterate_batches(
             config, mesh, plan.datasets, plan.program.rules, plan.step
@@ -225,23 +235,9 @@ def open_run(
             recorder=recorder,
             profiler=profiler,
             last=last,
-            confirm_lock=confirm_lock,
+            confirm_start=confirm_start,
             say=display.say,
         )
-
-
-def _lock(
-    stack: contextlib.ExitStack, plan: Plan, say: Callable[[str], None]
-) -> Callable[[], None]:
-    """Locks the directory until the stack closes; returns what confirms the lock."""
-
-    def confirm() -> None:  # the primary process alone holds the lock
-        pass
-
-    with processes.fail_together():
-        if processes.is_primary():
-            confirm = stack.enter_context(run_directory.lock(plan.run_dir, say))
-    return confirm
 
 
 def _has_moved_on(plan: Plan) -> bool:
@@ -251,7 +247,7 @@ def _has_moved_on(plan: Plan) -> bool:
     return saved_step != plan.saved_step or run_file != plan.run_file
 
 
-def _write_run_file(plan: Plan, say: Callable[[str], None]) -> None:
+def _write_run_file(plan: Plan, start: Mapping[str, Any], say: Callable[[str], None]) -> None:
     """Makes the directory the run's, or records the settings of this start."""
     config, run_dir = plan.config, plan.run_dir
     about: Mapping[str, Any] = {
@@ -259,6 +255,7 @@ def _write_run_file(plan: Plan, say: Callable[[str], None]) -> None:
         "version": __version__,
         "config": config.to_dict(),
         "microbatches": plan.microbatches,
+        "start": start,
         # Wherever one reads the run.
         "data_paths": {x: str(absolute_path(y.path)) for x, y in plan.datasets.items()},
         "set_paths": {x: str(absolute_path(y.path)) for x, y in plan.sets.items()},

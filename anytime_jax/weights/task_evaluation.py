@@ -263,7 +263,7 @@ def record_scores(run: SavedRun, weights: str, tasks: Tasks, scores: Sequence[Ta
     """Adds scores to the records of a run and to its TensorBoard files, at the step of the weights.
 
     Scores of the same name are replaced. Returns "", or why nothing was recorded: while a run is
-    trained, its training alone writes records.
+    trained on a disk, its training alone writes records.
     """
     if tasks.limit is not None:
         return "scores of a part of the documents (--limit) are not recorded"
@@ -278,10 +278,10 @@ def record_scores(run: SavedRun, weights: str, tasks: Tasks, scores: Sequence[Ta
     try:
         with run_directory.lock(run.run_dir):
             last = max([run.step, *(row.step for row in read_records(run.run_dir))])
-            writer = RecordWriter(run.run_dir, last, {"version": __version__, "started": now})
+            writer = RecordWriter(run.run_dir, None, {"version": __version__, "started": now})
             writer.amend(run.step, run.tokens, values)
             writer.close()
-            for mirror in open_mirrors(config, last):
+            for mirror in open_mirrors(config, last, lambda text: None):
                 mirror.write(run.step, run.tokens, values)
                 mirror.close()
     except (InputError, OSError) as error:

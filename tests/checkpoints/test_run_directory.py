@@ -3,33 +3,32 @@
 import fcntl
 import json
 import os
+import socket
 import subprocess
 import sys
 
 import pytest
 
 from anytime_jax.checkpoints import run_directory
-from anytime_jax.errors import InputError
+from anytime_jax.errors import InputError, RunError
+from anytime_jax.storage import locks
 
 
-def test_initialize_writes_run_file_once(tmp_path):
+def test_initialize_writes_the_run_file_alone(tmp_path):
     run = tmp_path / "a" / "run"
     run_directory.initialize(run, {"seed": 0, "schedule.peak": 1e-2}, {"version": "1"})
-    content = (run / "run.json").read_bytes()
-    assert json.loads(content) == {
+    assert json.loads((run / "run.json").read_bytes()) == {
         "id": run_directory.run_id(run),
         "identity": {"seed": 0, "schedule.peak": 1e-2},
         "version": "1",
     }
-    run_directory.initialize(run, {"schedule.peak": 1e-2, "seed": 0}, {"version": "2"})
-    assert (run / "run.json").read_bytes() == content
     assert [path.name for path in run.iterdir()] == ["run.json"]
 
 
-def test_initialize_names_every_different_setting(tmp_path):
+def test_every_setting_of_another_run_is_named(tmp_path):
     run_directory.initialize(tmp_path, {"seed": 0, "b2": 0.9, "old": 1, "same": "x"}, {})
     with pytest.raises(InputError) as error:
-        run_directory.initialize(tmp_path, {"seed": 1, "b2": 0.95, "new": 2, "same": "x"}, {})
+        run_directory.check_identity(tmp_path, {"seed": 1, "b2": 0.95, "new": 2, "same": "x"})
     for change in ("b2 was 0.9, is 0.95", "new was", "old was", "seed was"):
         assert change in str(error.value)
     assert "same was" not in str(error.value)
@@ -45,7 +44,7 @@ def test_lock_rejects_a_second_process_until_the_first_ends(tmp_path):
     with run_directory.lock(tmp_path):
         assert run_directory.is_locked(tmp_path)
         second = subprocess.run(command, capture_output=True, text=True)
-        holder = run_directory.lock_holder(tmp_path).strip()
+        holder = locks.holder(tmp_path / "lock")
     assert "in use by another process" in second.stderr
     assert holder in second.stderr
     assert not run_directory.is_locked(tmp_path)
@@ -77,14 +76,29 @@ def test_link_in_place_of_the_lock_is_refused(tmp_path):
     assert target.read_text() == "mine"
 
 
-def test_run_file_is_not_written_through_a_link(tmp_path):
-    run, target = tmp_path / "run", tmp_path / "target"
-    run.mkdir()
-    target.write_text("mine")
-    (run / ".run.json.part").symlink_to(target)
-    run_directory.initialize(run, {"seed": 0}, {})
-    assert not (run / "run.json").is_symlink()
-    assert target.read_text() == "mine"
+EVALUATED = {"tokens": "all", "sets": {}}
+
+
+def about(start):
+    """What a start says of a run without stages and evaluations."""
+    paths = {"data_paths": {}, "set_paths": {}, "microbatches": 1, "start": start}
+    return {"config": {}, "stages": [], "evaluated": EVALUATED, **paths}
+
+
+def test_start_is_confirmed_until_another_begins(tmp_path):
+    first, second = run_directory.new_start(), run_directory.new_start()
+    run_directory.initialize(tmp_path, {"seed": 0}, about(first))
+    run_directory.confirm(tmp_path, first["id"])
+    run_file = run_directory.read_run_file(tmp_path)
+    run_directory.record_settings(tmp_path, run_file, about(second), 4)
+    run_directory.confirm(tmp_path, second["id"])
+    assert run_directory.start_id(tmp_path) == second["id"]
+    with pytest.raises(RunError, match=rf"process {os.getpid()} on {socket.gethostname()}"):
+        run_directory.confirm(tmp_path, first["id"])
+    assert run_directory.read_identity(tmp_path) == {"seed": 0}
+    (tmp_path / "run.json").unlink()
+    with pytest.raises(RunError, match="removed"):
+        run_directory.confirm(tmp_path, second["id"])
 
 
 @pytest.mark.parametrize(
@@ -93,6 +107,7 @@ def test_run_file_is_not_written_through_a_link(tmp_path):
         *(b"", b"{}", b"[" * 100_000, bytes(range(128, 256)) * 1000),
         b'{"identity": {}, "evaluated": {"tokens": 8, "sets": [1]}}',
         b'{"identity": {}, "evaluation_changes": [{"step": "a", "now": {}}]}',
+        b'{"identity": {}, "start": "a"}',
     ],
 )
 def test_damaged_run_file_is_one_short_line(content, tmp_path):

@@ -112,7 +112,7 @@ def bucket(box: Sandbox) -> str:
         server, target = box.original.server, f"gs://bucket/{box.folder.name}"
         bucket_copies.to_bucket(box.run, storage_path(f"{target}/run"))
         argv = ("--config=run.py", STOP_LATER, f"--config.run_dir={target}/run")
-        spec = {"environment": dict(server.environment), "quick_lease": True}
+        spec = {"environment": dict(server.environment)}
         name = box.draw.choice(("503", "429", "silent", "closed", "killed", "none"))
         seconds = box.draw.uniform(0, 8)
         start = box.begin("train", *argv, **spec)

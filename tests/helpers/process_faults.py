@@ -12,7 +12,6 @@ def apply(spec: dict) -> None:
     """Applies faults: "environment", "limits", "clock", "after", "umask", "stdout", "stderr".
 
     With "python", a folder and a seed, it makes odd calls of the Python API in place of a command.
-    With "quick_lease", leases in buckets expire within seconds.
     """
     for name, value in spec.get("environment", {}).items():
         os.environ.pop(name, None)
@@ -25,10 +24,6 @@ def apply(spec: dict) -> None:
         _change_stream(descriptor, name, spec.get(name))
     for name, value in spec.get("limits", {}).items():
         resource.setrlimit(getattr(resource, name), (value, value))
-    if spec.get("quick_lease"):
-        from anytime_jax.storage import lease
-
-        lease.RENEWAL_SECONDS, lease.EXPIRY_SECONDS, lease._POLL_SECONDS = 0.5, 6.0, 0.2
     if "python" in spec:
         import odd_calls
 

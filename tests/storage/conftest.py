@@ -6,7 +6,6 @@ import os
 import pytest
 from bucket_server import BucketServer
 
-from anytime_jax.storage import lease
 from anytime_jax.storage.paths import storage_path
 
 _numbers = itertools.count()
@@ -32,10 +31,6 @@ def bucket_server(_server):
 
 
 @pytest.fixture
-def bucket(bucket_server, monkeypatch, tmp_path):
-    """A new folder of a bucket; leases are renewed in time, and the cache of shards is empty."""
-    monkeypatch.setattr(lease, "RENEWAL_SECONDS", 0.2)
-    monkeypatch.setattr(lease, "EXPIRY_SECONDS", 60.0)
-    monkeypatch.setattr(lease, "_POLL_SECONDS", 0.1)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def bucket(bucket_server):
+    """A new folder of a bucket."""
     return storage_path(f"gs://bucket/test-{next(_numbers)}")

@@ -7,7 +7,7 @@ import pytest
 from hub_server import PAGE_FILES, local_hub
 
 from anytime_jax.errors import BucketError, InputError
-from anytime_jax.storage import addresses, buckets
+from anytime_jax.storage import addresses
 
 CONTENT = random.Random(0).randbytes(300_000)
 KINDS = ("hf://datasets/owner/name", "{url}/files", "{url}/files_whole")
@@ -113,6 +113,7 @@ def test_missing_package_names_the_extra(hub, scheme):
 @pytest.mark.parametrize(("scheme", "package"), [("s3", "s3fs"), ("gs", "gcsfs")])
 def test_missing_package_of_a_bucket_is_named(scheme, package, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
-    buckets.prepare_libraries.cache_clear()
+    addresses._open_file_system.cache_clear()
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, scheme, raising=False)
     with pytest.raises(InputError, match=rf"{scheme}://.*{package}"):
         addresses.find(f"{scheme}://bucket/text.jsonl")

@@ -11,7 +11,6 @@ import small_run
 from token_datasets import write_dataset
 
 from anytime_jax.corpus.preparation import prepare
-from anytime_jax.corpus.preparation_lock import Share, lock_preparation
 from anytime_jax.corpus.sources import FileSource
 from anytime_jax.corpus.verification import verify_dataset
 from anytime_jax.data.dataset_info import CHUNK_TOKENS, load_dataset
@@ -46,17 +45,6 @@ def test_prepared_dataset_is_that_of_a_disk(dataset, source, bucket):
     assert prepare(source, bucket / "data", **arguments) == prepared
     with pytest.raises(InputError, match="vocabulary"):
         prepare(source, bucket / "data", **{**arguments, "vocabulary": 290})
-
-
-def test_whole_and_shares_exclude_each_other(bucket):
-    output, settings = bucket / "data", {"vocabulary": "x"}
-    with lock_preparation(output, settings, Share(0, 2)):
-        with lock_preparation(output, settings, Share(1, 2)):
-            pass
-        with pytest.raises(InputError, match=str(bucket)):
-            lock_preparation(output, settings).__enter__()
-    with lock_preparation(output, settings):
-        pass
 
 
 def test_preparation_creates_no_bucket(source, bucket):

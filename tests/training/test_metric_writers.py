@@ -183,7 +183,7 @@ def read_events(path):
 def test_tensorboard_has_the_values(tmp_path):
     opened = small_run.config(tmp_path, log__tensorboard=True)
     threads = threading.enumerate()
-    (writer,) = open_mirrors(opened, 2)
+    (writer,) = open_mirrors(opened, 2, pytest.fail)
     assert threading.enumerate() == threads  # one could end, and leave the run waiting for it
     writer.write(3, 30, {"train/loss": 5.5, "lr": 0.25})
     writer.write(3, 30, {"eval/f25/loss": 5.25})
@@ -208,7 +208,7 @@ def test_run_of_wandb_belongs_to_the_directory(tmp_path, monkeypatch):
         config = small_run.config(tmp_path / study / "x", name="x/y" * 50, **log)
         if not (tmp_path / study).exists():
             run_directory.initialize(tmp_path / study / "x", {}, {})
-        (mirror,) = open_mirrors(config, 0)
+        (mirror,) = open_mirrors(config, 0, pytest.fail)
         mirror.write(3, 30, {"lr": 0.25})
         mirror.close()
         return types.SimpleNamespace(**wandb.init.call_args.kwargs)

@@ -95,8 +95,8 @@ def test_identity_is_compared_under_the_lock(dataset, tmp_path, monkeypatch):
     def taken(*arguments):
         run.mkdir()
         (run / "run.json").write_text(other)
-        with lock(*arguments) as confirm:
-            yield confirm
+        with lock(*arguments):
+            yield
 
     monkeypatch.setattr(run_directory, "lock", taken)
     config = small_run.config(run, dataset.path)

@@ -1,6 +1,5 @@
 """Snapshot of one run, in progress or not: its records, and whether a process trains it."""
 
-import contextlib
 import dataclasses
 import functools
 import math
@@ -20,6 +19,7 @@ from anytime_jax.config.kinds import NOBODY, Trust
 from anytime_jax.config.schema import Config
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count, format_duration
+from anytime_jax.storage.files import file_versions
 from anytime_jax.storage.paths import storage_path
 from anytime_jax.tables import Table
 
@@ -55,7 +55,7 @@ class Snapshot:
       warnings: a line for each damaged part of the records.
       change: time of the last write to the records, in seconds since 1970, and their size.
       next_reading: when the records may be read again, by `time.monotonic`.
-      is_training: whether a process trains it.
+      is_training: whether a process trains it; None in a bucket, where nobody can tell.
       time: when the snapshot was taken, in seconds since 1970.
     """
 
@@ -67,7 +67,7 @@ class Snapshot:
     warnings: list[str]
     change: tuple[float, int]
     next_reading: float
-    is_training: bool
+    is_training: bool | None
     time: float
 
     @functools.cached_property
@@ -96,6 +96,8 @@ class Snapshot:
         age = "" if not self.rows else format_duration(max(self.time - self.change[0], 0.0))
         if self.is_training:
             return f"training; last record {age} ago" if age else "training"
+        if self.is_training is None and age:
+            return f"last record {age} ago; in a bucket nobody can tell whether a process trains it"
         if self.rows and self.horizon is not None and self.rows[-1].step >= self.horizon:
             return f"finished at its horizon {age} ago"
         return f"no process has trained it for {age}" if age else "no process trains it"
@@ -200,10 +202,5 @@ def _last_change(run_dir: Path) -> tuple[float, int]:
 
     Equal answers mean equal records, which need not be read again. Both are 0 without records.
     """
-    times, sizes = [0.0], [0]
-    for segment in metric_records.segments(run_dir):
-        with contextlib.suppress(FileNotFoundError):  # the segment was removed meanwhile
-            status = segment.stat()
-            times.append(status.st_mtime)
-            sizes.append(status.st_size)
-    return max(times), sum(sizes)
+    versions = file_versions(run_dir / metric_records.DIRECTORY).values()
+    return max((time for _, time in versions), default=0.0), sum(size for size, _ in versions)

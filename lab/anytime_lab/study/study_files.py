@@ -126,8 +126,8 @@ def pack(study: Study, path: Path) -> Path:
             about = run_directory.read_run_file(run.run_dir)
             if not segments or about is None:
                 continue
-            about.pop("data_paths", None)
-            about.pop("set_paths", None)
+            for name in ("data_paths", "set_paths", "start"):
+                about.pop(name, None)
             if "branch" in about:
                 about["branch"]["from_run"] = Path(about["branch"]["from_run"]).name
             _add(tar, f"{run.name}/{run_directory.RUN_FILE}", json.dumps(about).encode("utf-8"))
