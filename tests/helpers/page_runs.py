@@ -55,7 +55,7 @@ def write_text(folder: pathlib.Path) -> None:
 def run_program(arguments, folder):
     paths = {"PATH": f"{folder}/.venv/bin:{os.environ['PATH']}", "HOME": str(folder / "home")}
     done = subprocess.run(
-        arguments, cwd=folder, env=environment() | paths, text=True, timeout=1_800,
+        arguments, cwd=folder, env=environment() | paths, text=True, timeout=7_200,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3_000:]
