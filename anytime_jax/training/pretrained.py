@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from anytime_jax.checkpoints.train_state import TrainState
-from anytime_jax.config.schema import Config
+from anytime_jax.config.schema import MODELS, Config
 from anytime_jax.corpus.vocabulary import find_vocabulary_file, load_vocabulary
 from anytime_jax.data.dataset_info import DatasetInfo
 from anytime_jax.errors import InputError
@@ -73,8 +73,9 @@ def init_from_pretrained(pretrained: Pretrained, config: Config, program: Progra
 
 
 def _check_shape(config: Config, description: ModelDescription) -> None:
+    model = MODELS.to_dict(config.model)
     for name, theirs in description.shape.items():
-        ours = getattr(config.model, name)
+        ours = model[name]
         # Rotary positions have no table, so shorter sequences are no other shape.
         if ours != theirs and not (name == "length" and ours < theirs):
             allowed = f"at most {theirs}" if name == "length" else repr(theirs)

@@ -28,7 +28,7 @@ def test_checkpoint_on_other_data_is_named(run):
     content = json.loads(file.read_text())
     content["identity"]["data.fingerprint"] = "another"
     file.write_text(json.dumps(content))
-    with pytest.raises(RunError, match=r"checkpoints/20 belongs .*data\.fingerprint"):
+    with pytest.raises(RunError, match=r"checkpoints/20: .*data\.fingerprint"):
         verify_checkpoint(run / "checkpoints" / "20")
 
 
@@ -40,7 +40,7 @@ def test_run_does_not_resume_from_checkpoint_of_another_run(run, dataset):
     file.write_text(json.dumps({**meta, "digest": json_digest(meta)}))
     for step in (18, 20):
         shutil.rmtree(run / "checkpoints" / str(step))
-    with pytest.raises(RunError, match=r"checkpoints/10 belongs .*seed"):
+    with pytest.raises(RunError, match=r"checkpoints/10: .*seed"):
         start(run, dataset, stop=STOP)
     assert start(run, dataset, stop=STOP, fall_back=True)[0] == Outcome(20, "stop")
 

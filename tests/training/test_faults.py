@@ -182,7 +182,7 @@ def test_fall_back_resumes_from_newest_good_checkpoint(whole, dataset, tmp_path)
         start(tmp_path, dataset, stop="2x")
     assert entries() == before
     (tmp_path / "checkpoints" / "12").mkdir()
-    with pytest.raises(RunError, match=r"checkpoints/12 .* step 8"):
+    with pytest.raises(RunError, match=r"checkpoints/12: .* step 8"):
         start(tmp_path, dataset, stop="2x")
     outcome, output = start(tmp_path, dataset, stop="2x", fall_back=True)
     assert outcome == Outcome(20, "stop")

@@ -233,7 +233,8 @@ def test_continued_config_takes_shape_of_model(copy):
     (copy / PROVENANCE).write_text("{")  # not read: the model's configuration is enough
     config = schema.build(continued.get_config(str(copy)).to_dict())
     assert config.initial_weights == str(copy)
-    for name in model_reader.describe(copy).shape:
+    assert type(config.model) is type(MODEL)
+    for name in model_reader.describe(copy).shape.keys() - {"kind"}:
         assert getattr(config.model, name) == getattr(MODEL, name)
     assert (config.model.vocab_size, config.model.embedding_rows) == (300, 304)
 
