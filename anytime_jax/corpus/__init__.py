@@ -2,6 +2,6 @@
 
 Begin with `preparation.py`: it tokenizes the parts of a text in parallel. `sources.py` names the
 sources, which divide text into parts (`file_source.py`, `installed_python.py`, `tfds_source.py`),
-`vocabulary.py` turns text into ids, `validation_split.py` says which documents are set aside, and
-`verification.py` reads a whole dataset again.
+`vocabulary_files.py` loads what turns text into ids, `validation_split.py` says which documents are
+set aside, and `verification.py` reads a whole dataset again.
 """

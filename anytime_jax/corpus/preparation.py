@@ -30,7 +30,9 @@ from anytime_jax.corpus.preparation_lock import (
 )
 from anytime_jax.corpus.source_interface import Part, Source, read_texts
 from anytime_jax.corpus.validation_split import assign_split, explain_split
-from anytime_jax.corpus.vocabulary import Vocabulary, load_vocabulary, train_vocabulary
+from anytime_jax.corpus.vocabulary_files import load_vocabulary
+from anytime_jax.corpus.vocabulary_interface import Vocabulary
+from anytime_jax.corpus.vocabulary_training import train_vocabulary
 from anytime_jax.corpus.worker_pool import ProgressCallback, run_tasks
 from anytime_jax.data.dataset_info import (
     METADATA_NAME,
@@ -247,7 +249,7 @@ def _place_vocabulary(
         present = load_vocabulary(path)
     except InputError:
         present = None
-    if isinstance(vocabulary, Vocabulary):
+    if not isinstance(vocabulary, int | _Download):
         return _write_vocabulary(work, vocabulary, present)
     # An earlier start or another share may have trained or downloaded it. Shares that do so at the
     # same time write the same bytes.
@@ -262,7 +264,7 @@ def _place_vocabulary(
             documents = sum(1 for _ in read_texts(parts))
             advice = explain_split(parts, documents)
             raise InputError(f"there is no training text for a vocabulary; {advice}")
-        made = train_vocabulary(sample, vocabulary, path, work.scratch)
+        made = train_vocabulary(sample, vocabulary, path)
     write_json(note, {"input": digest, "sha256": made.sha256}, work.scratch)
     return made
 
@@ -270,7 +272,7 @@ def _place_vocabulary(
 def _write_vocabulary(
     work: WorkDirectory, vocabulary: Vocabulary, present: Vocabulary | None
 ) -> Vocabulary:
-    if present != vocabulary:
+    if present is None or present.sha256 != vocabulary.sha256:
         with atomic_write(work.output / VOCABULARY_NAME, work.scratch) as temporary:
             temporary.write_bytes(vocabulary.model)
     return vocabulary

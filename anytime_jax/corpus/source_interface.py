@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
+from anytime_jax.errors import InputError
+
 
 class Part(Protocol):
     """A unit of work, read by one process from start to end."""
@@ -56,3 +58,9 @@ def read_texts(parts: Iterable[Part]) -> Iterator[str]:
     """Yields the documents of parts without the records that have no text."""
     for part in parts:
         yield from (text for text in part.documents() if text is not None)
+
+
+def unreadable(place: str, error: Exception) -> InputError:
+    """Returns the error of a file, line or record, with the reason that the library gives."""
+    reason = " ".join(str(getattr(error, "strerror", None) or error).split())
+    return InputError(f"{place} cannot be read ({reason or type(error).__name__})")

@@ -12,7 +12,7 @@ import pytest
 from anytime_jax.corpus.document_files import find_files
 from anytime_jax.corpus.sources import FileSource
 from anytime_jax.corpus.tfds_source import TfdsSource
-from anytime_jax.corpus.vocabulary import load_vocabulary
+from anytime_jax.corpus.vocabulary_files import load_vocabulary
 from anytime_jax.errors import InputError
 
 LINES = [json.dumps({"text": f"document {i}"}).encode() + b"\n" for i in range(60)]

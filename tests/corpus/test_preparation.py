@@ -19,11 +19,13 @@ from anytime_jax.corpus.document_files import find_files
 from anytime_jax.corpus.file_source import group_files
 from anytime_jax.corpus.preparation import prepare, prepare_share
 from anytime_jax.corpus.preparation_lock import Share
+from anytime_jax.corpus.sentencepiece_vocabulary import SentencePieceVocabulary
 from anytime_jax.corpus.source_interface import Source
 from anytime_jax.corpus.sources import FileSource
 from anytime_jax.corpus.validation_split import assign_split
 from anytime_jax.corpus.verification import verify_dataset
-from anytime_jax.corpus.vocabulary import Vocabulary, train_vocabulary
+from anytime_jax.corpus.vocabulary_interface import Vocabulary
+from anytime_jax.corpus.vocabulary_training import train_vocabulary
 from anytime_jax.data.dataset_info import SplitInfo, load_dataset
 from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError, RunError
@@ -162,7 +164,7 @@ def test_bytes_do_not_depend_on_workers_or_place(inputs, whole, tmp_path):
 
 def test_large_vocabulary_is_stored_wide(inputs, whole, tmp_path, monkeypatch):
     wide_dtype = property(lambda self: np.dtype(np.int32))
-    monkeypatch.setattr("anytime_jax.corpus.vocabulary.Vocabulary.token_dtype", wide_dtype)
+    monkeypatch.setattr(Vocabulary, "token_dtype", wide_dtype)
     wide = prepare_inputs(inputs, tmp_path / "wide")
     assert (whole.token_dtype, wide.token_dtype) == ("uint16", "int32")
     assert wide.parts["train"][0].tokens == whole.parts["train"][0].tokens
@@ -246,9 +248,11 @@ def test_large_part_is_written_and_resumed_in_stretches(inputs, tmp_path, monkey
         expected = cut(concatenate(inputs / "v.model", texts), LENGTH)
         np.testing.assert_array_equal(read_windows(whole, split), expected)
 
-    encode, encoded = Vocabulary.encode, []
+    encode, encoded = SentencePieceVocabulary.encode, []
     monkeypatch.setattr(
-        Vocabulary, "encode", lambda self, texts: encoded.extend(texts) or encode(self, texts)
+        SentencePieceVocabulary,
+        "encode",
+        lambda self, texts: encoded.extend(texts) or encode(self, texts),
     )
     for _ in range(2):
         with monkeypatch.context() as patch:
@@ -356,7 +360,7 @@ def test_vocabulary_trained_before_a_stop_is_used_again(inputs, whole, tmp_path)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"vocabulary": 100_000}, "--train-vocabulary="),
+        ({"vocabulary": 100_000}, "100000 pieces"),
         ({"bos": "document"}, "--bos=document"),
     ],
 )
