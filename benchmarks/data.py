@@ -21,7 +21,7 @@ import numpy as np
 from anytime_jax.corpus.installed_python import BuiltinSource
 from anytime_jax.corpus.preparation import prepare
 from anytime_jax.corpus.sources import FileSource, Source
-from anytime_jax.corpus.worker_pool import Progress
+from anytime_jax.corpus.workers import Progress
 from anytime_jax.data.dataset_info import DatasetInfo, SplitInfo
 from anytime_jax.data.mixture import DataStage, Mixture, whole_weights
 from anytime_jax.data.prefetch import read_ahead

@@ -63,5 +63,5 @@ def test_train_and_prepare_load_nothing_that_a_first_update_does_not_need():
     """They work without the extra `export`, and without what a run imports later."""
     modules = ("anytime_jax.commands.train", "anytime_jax.commands.prepare")
     packages, ours = loaded_by(*modules, without=sorted(EXPORT))
-    assert {"anytime_jax.training.loop", "anytime_jax.corpus.vocabulary"} <= ours
+    assert {"anytime_jax.training.loop", "anytime_jax.corpus.vocabulary_files"} <= ours
     assert not packages & (LATE - EXPORT)

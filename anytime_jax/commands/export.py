@@ -20,7 +20,7 @@ from anytime_jax import __version__
 from anytime_jax.commands import command_line, run_options
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config.model import MODELS
-from anytime_jax.corpus.vocabulary import Vocabulary
+from anytime_jax.corpus.vocabulary_interface import Vocabulary
 from anytime_jax.data.dataset_info import VOCABULARY_NAME
 from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError, RunError, needs_extra
@@ -74,7 +74,6 @@ def run(arguments: argparse.Namespace) -> int:
         import safetensors.numpy  # noqa: F401
         import tokenizers  # noqa: F401
         import yaml  # noqa: F401
-        from google.protobuf import text_format  # noqa: F401
     if arguments.verify:
         _check_python(arguments.verify_python)
     saved = saved_run.open_run(arguments.run, arguments.step, arguments.trust)
@@ -82,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
     name = arguments.format or MODELS.name_of(type(config))
     model_format = model_reader.FORMATS.get(name, model_reader.FORMATS["olmo2"])
     model_format.check(config)
-    file, vocabulary = evaluation.find_vocabulary(saved, arguments.vocabulary)
+    _, vocabulary = evaluation.find_vocabulary(saved, arguments.vocabulary)
     weighted_sum = weight_names.resolve(saved, arguments.weights, limits)
     layers = saved_run.read_layers(saved, weighted_sum)
     console = open_console()
@@ -97,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
         model_writer.write_model(
             part, model_format, config, layers, vocabulary.eos_id, arguments.dtype
         )
-        write_tokenizer(file, part, config.length)
+        write_tokenizer(vocabulary, part, config.length)
         (part / VOCABULARY_NAME).write_bytes(vocabulary.model)
         about = _provenance(saved, arguments, weighted_sum, vocabulary)
         model_writer.write_provenance(part, about)

@@ -26,11 +26,10 @@ from anytime_jax.commands.command_line import positive_int
 from anytime_jax.config import fields
 from anytime_jax.config.kinds import EVERY_PACKAGE, explain_errors
 from anytime_jax.corpus.installed_python import BuiltinSource, difference_note
-from anytime_jax.corpus.preparation import RemainingWork, has_changed, prepare_share
-from anytime_jax.corpus.preparation_lock import Share
+from anytime_jax.corpus.preparation import Share, has_changed, prepare_share
 from anytime_jax.corpus.sources import SOURCES, Source
 from anytime_jax.corpus.verification import verify_dataset
-from anytime_jax.corpus.worker_pool import Progress, ProgressCallback
+from anytime_jax.corpus.workers import Progress, ProgressCallback
 from anytime_jax.data.dataset_info import METADATA_NAME, DatasetInfo
 from anytime_jax.errors import BucketError, InputError, RunError
 from anytime_jax.formatting import count_noun
@@ -176,12 +175,10 @@ def _prepare(arguments: argparse.Namespace) -> str:
             arguments.end_of_text,
             arguments.bos,
         )
-    if isinstance(info, RemainingWork):
-        rest = f"{info.parts_left:,} of {info.parts:,} are left to others"
+    if info is None:
         return (
-            f"share {share}: its parts are tokenized, "
-            f"{rest if info.parts_left else 'and so are all others'}; the same command without "
-            "--share completes the dataset"
+            f"share {share}: its parts are tokenized; the same command without --share does the "
+            "rest and completes the dataset"
         )
     notes = _notes(info)
     if isinstance(source, BuiltinSource) and not existed and (note := difference_note()):

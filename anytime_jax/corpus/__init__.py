@@ -1,7 +1,8 @@
 """Preparation of datasets: text and vocabularies become arrays of tokens.
 
-Begin with `preparation.py`: it tokenizes the parts of a text in parallel. `sources.py` names the
-sources, which divide text into parts (`file_source.py`, `installed_python.py`, `tfds_source.py`),
-`vocabulary.py` turns text into ids, `validation_split.py` says which documents are set aside, and
-`verification.py` reads a whole dataset again.
+Begin with `preparation.py`: it has the parts of a text tokenized, by `part_tokenization.py` in
+parallel. `sources.py` names the sources, which divide text into parts (`file_source.py`,
+`installed_python.py`, `tfds_source.py`), `vocabulary_files.py` loads what turns text into ids,
+`validation_split.py` says which documents are set aside, and `verification.py` reads a whole
+dataset again.
 """

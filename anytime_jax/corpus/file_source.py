@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from anytime_jax.corpus.document_files import (
     JSON_SUFFIXES,
@@ -13,10 +12,9 @@ from anytime_jax.corpus.document_files import (
     full_path,
     read_json_lines,
     read_text,
-    would_find,
 )
-from anytime_jax.corpus.parquet_files import PARQUET_SUFFIX, check_column, read_row_groups
-from anytime_jax.corpus.source_interface import Part
+from anytime_jax.corpus.parquet_files import PARQUET_SUFFIX, read_row_groups
+from anytime_jax.corpus.source_interface import Part, Source
 from anytime_jax.corpus.validation_split import check_fraction, default_fraction
 from anytime_jax.errors import InputError
 from anytime_jax.storage.addresses import UNKNOWN_SIZE
@@ -28,54 +26,47 @@ _PARQUET_PART_BYTES = 64_000_000
 _LEAST_FRACTION = 0.01
 
 
-@dataclasses.dataclass(frozen=True)
-class FilesPart:
-    """Text files (a document each) and JSON files (a document a line), as (path, bytes)."""
-
-    files: tuple[tuple[str, int], ...]
-    text_field: str
-    validation_fraction: float
-
-    @property
-    def identity(self) -> list[Any]:
-        """Paths and sizes of the files."""
-        return [*map(list, self.files), self.validation_fraction]
-
-    def documents(self) -> Iterator[str | None]:
-        """Yields the documents of each file in turn."""
-        for path, _ in self.files:
-            if path.lower().endswith(JSON_SUFFIXES):
-                yield from read_json_lines(path, self.text_field)
-            else:
-                yield from read_text(path)
-
-
-@dataclasses.dataclass(frozen=True)
-class RowGroupsPart:
-    """Row groups of a Parquet file: the `index`-th of `count` stretches of equal numbers of them.
+class FileStretch(NamedTuple):
+    """A file of `size` bytes; of a Parquet file, one of some stretches of its row groups.
 
     Only the size of the file has to be known, so that thousands of files are listed unopened.
     """
 
-    file: str
+    path: str
     size: int
-    index: int
-    count: int
+    stretch: int = 0
+    stretches: int = 1
+
+    def documents(self, text_field: str) -> Iterator[str | None]:
+        """Returns the documents: of a text file, of lines of JSON, or of rows."""
+        if self.path.lower().endswith(PARQUET_SUFFIX):
+            return read_row_groups(self.path, text_field, self.stretch, self.stretches)
+        if self.path.lower().endswith(JSON_SUFFIXES):
+            return read_json_lines(self.path, text_field)
+        return read_text(self.path)
+
+
+@dataclasses.dataclass(frozen=True)
+class FilesPart:
+    """Files, or a stretch of one."""
+
+    files: tuple[FileStretch, ...]
     text_field: str
     validation_fraction: float
 
     @property
     def identity(self) -> list[Any]:
-        """Path and size of the file, and the stretch."""
-        return [self.file, self.size, self.index, self.count, self.validation_fraction]
+        """Paths, sizes and stretches of the files."""
+        return [*map(list, self.files), self.validation_fraction]
 
     def documents(self) -> Iterator[str | None]:
-        """Yields the texts of the rows, None for null."""
-        return read_row_groups(self.file, self.text_field, self.index, self.count)
+        """Yields the documents of each file in turn."""
+        for file in self.files:
+            yield from file.documents(self.text_field)
 
 
 @dataclasses.dataclass(frozen=True)
-class FileSource:
+class FileSource(Source):
     """Files of text, of the kinds that their names end with.
 
     Attributes:
@@ -97,6 +88,9 @@ class FileSource:
             if self.validation_input is not None:
                 raise InputError("give one of --validation-fraction and --validation-input")
             check_fraction(self.validation_fraction)
+        for name in ("input", "validation_input"):
+            if (path := getattr(self, name)) is not None:
+                object.__setattr__(self, name, full_path(path))
 
     def parts(self) -> Sequence[Part]:
         """Lists the files by path, small ones gathered into parts of some megabytes."""
@@ -115,43 +109,26 @@ class FileSource:
             )
         return [*self._divide(train, 0.0), *self._divide(validation, 1.0)]
 
-    def settings(self) -> dict[str, Any]:
-        """Returns the attributes that are used, with absolute paths."""
-        fields = dataclasses.asdict(self)
-        settings = {name: value for name, value in fields.items() if value is not None}
-        for name in ("input", "validation_input"):
-            if name in settings:
-                settings[name] = full_path(settings[name])
-        return {"kind": "files", **settings}
-
-    def reads(self, file: Path) -> bool:
-        """See `Source.reads`."""
-        inputs = (self.input, self.validation_input)
-        return any(would_find(each, file) for each in inputs if each is not None)
-
-    def _divide(self, files: Sequence[tuple[str, int]], fraction: float) -> list[Part]:
-        tables = [file for file in files if file[0].lower().endswith(PARQUET_SUFFIX)]
-        if tables:
-            check_column(tables[0][0], self.text_field)
-        parts: list[Part] = []
-        for path, size in tables:
+    def _divide(self, files: Sequence[tuple[str, int]], fraction: float) -> list[FilesPart]:
+        is_table = {path: path.lower().endswith(PARQUET_SUFFIX) for path, _ in files}
+        parts = group_files([x for x in files if not is_table[x[0]]], fraction, self.text_field)
+        for path, size in (file for file in files if is_table[file[0]]):
             count = max(1, -(-size // _PARQUET_PART_BYTES))
-            stretches = ((path, size, index, count) for index in range(count))
-            parts += [RowGroupsPart(*each, self.text_field, fraction) for each in stretches]
-        rest = (file for file in files if not file[0].lower().endswith(PARQUET_SUFFIX))
-        return [*group_files(rest, fraction, self.text_field), *parts]
+            stretches = (FileStretch(path, size, index, count) for index in range(count))
+            parts += [FilesPart((each,), self.text_field, fraction) for each in stretches]
+        return parts
 
 
 def group_files(
     files: Iterable[tuple[str, int]], validation_fraction: float, text_field: str = ""
 ) -> list[FilesPart]:
     """Groups (path, bytes) in order, into parts of at least `PART_BYTES` each except the last."""
-    groups: list[list[tuple[str, int]]] = []
+    groups: list[list[FileStretch]] = []
     total = 0
     for path, size in files:
         if not groups or total >= PART_BYTES:
             groups.append([])
             total = 0
-        groups[-1].append((path, size))
+        groups[-1].append(FileStretch(path, size))
         total += PART_BYTES if size == UNKNOWN_SIZE else size
     return [FilesPart(tuple(group), text_field, validation_fraction) for group in groups]

@@ -8,10 +8,9 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from anytime_jax.corpus.file_source import group_files
-from anytime_jax.corpus.source_interface import Part
+from anytime_jax.corpus.source_interface import Part, Source
 from anytime_jax.corpus.validation_split import check_fraction
 from anytime_jax.errors import InputError
 from anytime_jax.storage.files import read_file
@@ -47,7 +46,7 @@ _LEFT_OUT = ("numpy/distutils/", "numpy/__config__.py", "scipy/__config__.py")
 
 
 @dataclasses.dataclass(frozen=True)
-class BuiltinSource:
+class BuiltinSource(Source):
     """Python sources of `PACKAGES`, in an order that depends on their names alone, up to a size.
 
     A package's sources are those that its RECORD lists. Files that are not UTF-8, contain a NUL,
@@ -86,14 +85,6 @@ class BuiltinSource:
                 "text instead"
             )
         return group_files(files, self.validation_fraction)
-
-    def settings(self) -> dict[str, Any]:
-        """Returns the attributes."""
-        return {"kind": "builtin", **dataclasses.asdict(self)}
-
-    def reads(self, file: Path) -> bool:
-        """Returns False: a dataset has no Python files."""
-        return False
 
 
 def describe_differences() -> str:

@@ -1,37 +1,34 @@
 """Preparation: from text to a dataset of tokens, in parallel, resumable, deterministic.
 
-Each part of the text becomes arrays of tokens for each split, every document followed by EOS: one,
-or of a large part one for every stretch of documents. Concatenated, the arrays of a split are its
-tokens. A result is written after its arrays, so a restart after a kill skips completed parts and
-stretches. The bytes do not depend on the number of workers. Shares divide the parts among processes
-on any hosts that share the directory.
+Each part of the text is tokenized by itself (`part_tokenization.py`). Concatenated, the arrays of a
+split are its tokens. A restart after a kill skips the finished parts. The bytes do not depend on
+the number of workers. Shares divide the parts among processes on any hosts that share the
+directory; they need no locks, as every part has the same bytes whoever writes it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
-import io
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
 from anytime_jax.corpus.document_files import LIST_MARK
-from anytime_jax.corpus.preparation_lock import (
-    Share,
-    WorkDirectory,
-    check_settings,
-    lock_preparation,
-)
+from anytime_jax.corpus.part_tokenization import PartResult, PartTask, Target, WorkDirectory
 from anytime_jax.corpus.source_interface import Part, Source, read_texts
-from anytime_jax.corpus.validation_split import assign_split, explain_split
-from anytime_jax.corpus.vocabulary import Vocabulary, load_vocabulary, train_vocabulary
-from anytime_jax.corpus.worker_pool import ProgressCallback, run_tasks
+from anytime_jax.corpus.sources import SOURCES
+from anytime_jax.corpus.validation_split import assign_split
+from anytime_jax.corpus.vocabulary_files import load_vocabulary
+from anytime_jax.corpus.vocabulary_interface import Vocabulary
+from anytime_jax.corpus.vocabulary_training import train_model
+from anytime_jax.corpus.workers import ProgressCallback, run_tasks
 from anytime_jax.data.dataset_info import (
     METADATA_NAME,
     SPLITS,
@@ -40,35 +37,41 @@ from anytime_jax.data.dataset_info import (
     VOCABULARY_NAME,
     WORK_NAME,
     DatasetInfo,
-    PartInfo,
     SplitInfo,
     load_dataset,
-    part_file,
-    part_size,
     save_metadata,
 )
-from anytime_jax.data.token_arrays import write_part
-from anytime_jax.errors import InputError, RunError
+from anytime_jax.errors import InputError
+from anytime_jax.storage import locks
 from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.storage.failures import check_directory, read_failure, storage_errors
-from anytime_jax.storage.files import is_regular_file, remove_directory
+from anytime_jax.storage.files import is_regular_file, list_files, remove_directory
 from anytime_jax.storage.json_files import json_digest, read_json, write_json
 from anytime_jax.storage.paths import absolute_path, is_address
 
 # A vocabulary is trained on this many parts, on the first characters of each.
 _SAMPLE_PARTS, _SAMPLE_CHARACTERS = 16, 250_000
-_BATCH_DOCUMENTS = 256  # per call of the tokenizer: they fit in memory
-_STRETCH_TOKENS = 2**25  # tokenized in 13 s, the most that a kill costs, and held in memory
-
 
 Bos = Literal["none", "document"]
 
 
-class RemainingWork(NamedTuple):
-    """Number of parts of the text, and how many of them are left to other shares."""
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """Share I of N of a preparation: every N-th part, from part I on."""
 
-    parts: int
-    parts_left: int
+    index: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+    @classmethod
+    def parse(cls, text: str) -> Share:
+        """Parses "I/N"; raises InputError for anything else."""
+        match = re.fullmatch("([0-9]{1,9})/([0-9]{1,9})", text)
+        if not match or int(match[1]) >= int(match[2]):
+            raise InputError(f"share {text!r} is not I/N with I from 0 to N - 1, such as 0/64")
+        return cls(int(match[1]), int(match[2]))
 
 
 def prepare(
@@ -114,80 +117,44 @@ def prepare_share(
     progress: ProgressCallback | None = None,
     end_of_text: str | None = None,
     bos: Bos | None = None,
-) -> RemainingWork | DatasetInfo:
+) -> DatasetInfo | None:
     """Tokenizes one share of the parts; `prepare` completes the dataset afterwards.
 
     Takes the arguments of `prepare`; all but `workers` must be the same for all shares. With share
-    None, prepares everything. Returns the work left to other shares, or the metadata of the dataset
-    if it is complete.
+    None, prepares everything. Returns the dataset if it is complete.
     """
     output = absolute_path(output)
-    if not str(output).isprintable():
-        raise InputError(
-            f"output {str(output)!r} has characters that cannot be printed, which training "
-            "refuses; give another"
-        )
     check_directory(output, f"output {output}")
-    chosen: Vocabulary | int | _Download
-    if isinstance(vocabulary, int):
-        chosen, description = vocabulary, f"trained, {vocabulary} pieces"
-    elif is_address(vocabulary):
-        chosen = _Download(str(vocabulary), end_of_text)
-        description = ", end of text ".join(filter(None, chosen))
-    else:
-        chosen = load_vocabulary(vocabulary, end_of_text)
-        description = f"sha256 {chosen.sha256}"
-    settings = {"vocabulary": description, **source.settings()}
-    if bos:
-        settings["bos"] = bos
+    description, make_vocabulary = _describe_vocabulary(vocabulary, end_of_text)
+    settings = {
+        "vocabulary": description,
+        **SOURCES.to_dict(source),
+        **({"bos": bos} if bos else {}),
+    }
     if info := _load_complete(output, settings):
         return info
-    if source.reads(output / METADATA_NAME):
-        raise InputError(
-            f"{output} is inside the input, so its own files would be read as text; give an output "
-            "outside of it"
-        )
-    if not (parts := source.parts()):
-        raise InputError(f"{type(source).__name__}.parts() returns no part; give at least one")
     try:
-        return _prepare_parts(output, settings, share, chosen, parts, bos, workers, progress)
+        with _work_directory(output, settings, share) as work:
+            if info := _load_complete(output, settings):  # another process has just completed it
+                return info
+            if not (parts := source.parts()):
+                raise InputError(f"{type(source).__name__}.parts() returns no part; give some")
+            own = _place_vocabulary(work, make_vocabulary, parts)
+            bos_id, dtype = _bos_id(own, bos), own.token_dtype.name
+            target = Target(settings, len(parts), own.sha256, bos_id, dtype, work)
+            tasks = [PartTask(part, index, target) for index, part in enumerate(parts)]
+            if share is not None:
+                _tokenize(tasks[share.index :: share.count], workers, progress)
+                return None
+            results = _tokenize(tasks, workers, progress)
+            _check_splits(work, parts, results)
+            _complete(_describe(target, own, parts, results), work)
+        # After the lock is released: over NFS, a directory with open files cannot be removed.
+        remove_directory(output / WORK_NAME, missing_ok=True)
     except (InputError, OSError):
         if info := _load_complete(output, settings):  # by another process, which has cleaned up
             return info
         raise
-
-
-def _prepare_parts(
-    output: Path,
-    settings: dict[str, Any],
-    share: Share | None,
-    vocabulary: Vocabulary | int | _Download,
-    parts: Sequence[Part],
-    bos: Bos | None,
-    workers: int | None,
-    progress: ProgressCallback | None,
-) -> RemainingWork | DatasetInfo:
-    with lock_preparation(output, settings, share) as work:
-        if info := _load_complete(output, settings):  # another process has just completed it
-            return info
-        own_vocabulary = _place_vocabulary(work, vocabulary, parts)
-        bos_id = _bos_id(own_vocabulary, bos)
-        tasks = [
-            _TokenizePart(part, index, len(parts), own_vocabulary.sha256, bos_id, work)
-            for index, part in enumerate(parts)
-        ]
-        own = tasks if share is None else tasks[share.index :: share.count]
-        results = run_tasks(own, workers, "tokenizing", progress)
-        if share is not None:
-            left = sum(task.load_result() is None for task in tasks)
-            return RemainingWork(len(tasks), left)
-        _check_splits(work, parts, results)
-        info = _describe(work, settings, own_vocabulary, bos_id, parts, results)
-        names = {part.name for part in itertools.chain(*info.parts.values())}
-        for directory in (path for split in SPLITS for path in output.glob(f"{split}/*")):
-            if f"{directory.parent.name}/{directory.name}" not in names:
-                remove_directory(directory)  # the input has changed since
-        save_metadata(info, work.scratch)
     return load_dataset(output)
 
 
@@ -196,7 +163,7 @@ def has_changed(source: Source, info: DatasetInfo) -> bool:
 
     Raises an InputError if there is nothing to read. Input at addresses is not listed.
     """
-    names = [str(x) for x in source.settings().values()]
+    names = [str(x) for x in SOURCES.to_dict(source).values()]
     if not info.input_digest or any(is_address(x) or x.startswith(LIST_MARK) for x in names):
         return False
     return info.input_digest != _digest(source.parts())
@@ -206,15 +173,66 @@ def _digest(parts: Sequence[Part]) -> str:
     return json_digest([part.identity for part in parts])
 
 
-def _bos_id(vocabulary: Vocabulary, bos: Bos | None) -> int | None:
-    """Returns the id that begins every document, None for none."""
-    if bos == "none" or (bos is None and vocabulary.bos_id is None):
-        return None
-    if vocabulary.bos_id is not None:
-        return vocabulary.bos_id
-    if vocabulary.prefix_id == vocabulary.eos_id:
-        raise InputError("--bos=document: the vocabulary names no BOS token: leave it out")
-    return vocabulary.prefix_id
+@contextlib.contextmanager
+def _work_directory(
+    output: Path, settings: dict[str, Any], share: Share | None
+) -> Iterator[WorkDirectory]:
+    """Makes the directories of a preparation, and locks the dataset's unless this is a share.
+
+    After an InputError before any part is finished, the directory is as it was. A share leaves it
+    to the other shares.
+    """
+    is_new, work = not output.exists(), output / WORK_NAME
+    if not work.is_dir() and output.is_dir() and any(output.iterdir()):
+        raise InputError(f"{output} holds other files; give a new or empty directory as output")
+    # Of this process alone, as those of other hosts may have its number.
+    directories = WorkDirectory(output, work / "parts", work / uuid.uuid4().hex)
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+    except OSError as error:  # a file is in the way, or a directory is read-only
+        raise InputError(
+            f"{output} cannot be created ({error.strerror}); give another output"
+        ) from error
+    with contextlib.ExitStack() as stack:
+        if share is None:
+            stack.enter_context(locks.hold(work / "lock", str(output)))
+        for directory in (directories.results, directories.scratch):
+            directory.mkdir(exist_ok=True)
+        stack.callback(remove_directory, directories.scratch, missing_ok=True)
+        previous = read_json(work / "settings.json")
+        if previous not in (None, settings):
+            if list_files(directories.results):
+                _check_settings(output, "is half", previous, settings)
+            (output / VOCABULARY_NAME).unlink(missing_ok=True)  # made for the other settings
+        write_json(work / "settings.json", settings, directories.scratch)
+        try:
+            yield directories
+        except InputError:
+            if share is None and not list_files(directories.results):
+                remove_directory(work, missing_ok=True)
+                (output / VOCABULARY_NAME).unlink(missing_ok=True)
+                for split in SPLITS:
+                    remove_directory(output / split, missing_ok=True)
+                if is_new:
+                    with contextlib.suppress(OSError):  # not empty
+                        output.rmdir()
+            raise
+
+
+def _check_settings(
+    output: Path, state: str, previous: Mapping[str, Any], settings: Mapping[str, Any]
+) -> None:
+    """Raises InputError if `output`, which "is half" or "holds a dataset", has other settings."""
+    differences = [
+        f"{key} {previous.get(key)!r} (requested: {settings.get(key)!r})"
+        for key in sorted({*previous, *settings})
+        if previous.get(key) != settings.get(key)
+    ]
+    if differences:
+        raise InputError(
+            f"{output} {state} prepared with {', '.join(differences)}; give another output, or "
+            "delete that directory to prepare it again"
+        )
 
 
 def _load_complete(output: Path, settings: dict[str, Any]) -> DatasetInfo | None:
@@ -224,56 +242,37 @@ def _load_complete(output: Path, settings: dict[str, Any]) -> DatasetInfo | None
     except storage_errors() as error:  # the name is too long, or the directory cannot be read
         raise read_failure(output, error) from error
     info = load_dataset(output)
-    check_settings(output, "holds a dataset", info.settings, settings)
+    _check_settings(output, "holds a dataset", info.settings, settings)
     # Left by a process that was killed after it wrote the metadata.
     with contextlib.suppress(OSError):  # another process removes it too
         remove_directory(output / WORK_NAME, missing_ok=True)
     return info
 
 
-class _Download(NamedTuple):
-    """A vocabulary at an address."""
-
-    address: str
-    end_of_text: str | None
+def _describe_vocabulary(
+    vocabulary: str | os.PathLike[str] | int, end_of_text: str | None
+) -> tuple[str, Callable[[Sequence[Part]], bytes]]:
+    """Returns the setting of a vocabulary, and a function that makes its file for a text."""
+    if isinstance(vocabulary, int):
+        description = f"trained, {vocabulary} pieces"
+        return description, lambda parts: train_model(_sample(parts), vocabulary)
+    if is_address(vocabulary):
+        description = ", end of text ".join(filter(None, (str(vocabulary), end_of_text)))
+        return description, lambda parts: load_vocabulary(vocabulary, end_of_text).model
+    given = load_vocabulary(vocabulary, end_of_text)
+    return f"sha256 {given.sha256}", lambda parts: given.model
 
 
 def _place_vocabulary(
-    work: WorkDirectory, vocabulary: Vocabulary | int | _Download, parts: Sequence[Part]
+    work: WorkDirectory, make: Callable[[Sequence[Part]], bytes], parts: Sequence[Part]
 ) -> Vocabulary:
-    """Writes the vocabulary into the dataset's directory, unless it is there."""
-    path, note = work.output / VOCABULARY_NAME, work.output / WORK_NAME / "vocabulary.json"
-    try:
-        present = load_vocabulary(path)
-    except InputError:
-        present = None
-    if isinstance(vocabulary, Vocabulary):
-        return _write_vocabulary(work, vocabulary, present)
-    # An earlier start or another share may have trained or downloaded it. Shares that do so at the
-    # same time write the same bytes.
-    is_trained = isinstance(vocabulary, int)
-    digest = json_digest([vocabulary, [part.identity for part in parts] if is_trained else []])
-    if present and read_json(note) == {"input": digest, "sha256": present.sha256}:
-        return present
-    if isinstance(vocabulary, _Download):
-        made = _write_vocabulary(work, load_vocabulary(*vocabulary), present)
-    else:
-        if not (sample := list(_sample(parts))):
-            documents = sum(1 for _ in read_texts(parts))
-            advice = explain_split(parts, documents)
-            raise InputError(f"there is no training text for a vocabulary; {advice}")
-        made = train_vocabulary(sample, vocabulary, path, work.scratch)
-    write_json(note, {"input": digest, "sha256": made.sha256}, work.scratch)
-    return made
-
-
-def _write_vocabulary(
-    work: WorkDirectory, vocabulary: Vocabulary, present: Vocabulary | None
-) -> Vocabulary:
-    if present != vocabulary:
-        with atomic_write(work.output / VOCABULARY_NAME, work.scratch) as temporary:
-            temporary.write_bytes(vocabulary.model)
-    return vocabulary
+    """Writes the vocabulary into the dataset's directory, unless an earlier start or share has."""
+    path = work.output / VOCABULARY_NAME
+    with contextlib.suppress(InputError):
+        return load_vocabulary(path)
+    with atomic_write(path, work.scratch) as temporary:
+        temporary.write_bytes(make(parts))
+    return load_vocabulary(path)
 
 
 def _sample(parts: Sequence[Part]) -> Iterator[str]:
@@ -290,27 +289,46 @@ def _sample(parts: Sequence[Part]) -> Iterator[str]:
                 break
 
 
+def _bos_id(vocabulary: Vocabulary, bos: Bos | None) -> int | None:
+    """Returns the id that begins every document, None for none."""
+    if bos == "none" or (bos is None and vocabulary.bos_id is None):
+        return None
+    if vocabulary.bos_id is not None:
+        return vocabulary.bos_id
+    if vocabulary.prefix_id == vocabulary.eos_id:
+        raise InputError("--bos=document: the vocabulary names no BOS token: leave it out")
+    return vocabulary.prefix_id
+
+
+def _tokenize(
+    tasks: Sequence[PartTask], workers: int | None, progress: ProgressCallback | None
+) -> list[PartResult]:
+    loaded = {task.index: task.load_result() for task in tasks}
+    finished = {index: result for index, result in loaded.items() if result}
+    runs = {task.index: task.run for task in tasks}
+    return list(run_tasks("tokenizing", runs, finished, workers, progress).values())
+
+
 def _check_splits(
-    work: WorkDirectory, parts: Sequence[Part], results: Sequence[_PartResult]
+    work: WorkDirectory, parts: Sequence[Part], results: Sequence[PartResult]
 ) -> None:
     """Raises an InputError if a split has no document; text for validation alone may train none."""
     is_validation = all(part.validation_fraction == 1 for part in parts)
     for split in (VALIDATION,) if is_validation else SPLITS:
-        if any(result.documents[split] for result in results):
-            continue
-        remove_directory(work.results, missing_ok=True)  # lets the next start use other settings
-        work.results.mkdir()
-        documents = sum(sum(result.documents.values()) for result in results)
-        raise InputError(f'split "{split}" has no document; {explain_split(parts, documents)}')
+        if not any(result.documents[split] for result in results):
+            # Lets the next start use other settings.
+            remove_directory(work.results, missing_ok=True)
+            raise InputError(
+                f'split "{split}" has no document; give text for it, more documents, or another '
+                "--validation-fraction"
+            )
 
 
 def _describe(
-    work: WorkDirectory,
-    settings: dict[str, Any],
+    target: Target,
     vocabulary: Vocabulary,
-    bos_id: int | None,
     parts: Sequence[Part],
-    results: Sequence[_PartResult],
+    results: Sequence[PartResult],
 ) -> DatasetInfo:
     """Returns the metadata of a dataset whose parts are finished."""
     splits, arrays = {}, {}
@@ -319,143 +337,24 @@ def _describe(
         tokens = sum(array.tokens for array in arrays[split])
         splits[split] = SplitInfo(sum(result.documents[split] for result in results), tokens)
     return DatasetInfo(
-        path=work.output,
+        path=target.work.output,
         vocab_size=vocabulary.size,
         eos_id=vocabulary.eos_id,
-        bos_id=bos_id,
-        token_dtype=vocabulary.token_dtype.name,
-        vocabulary_sha256=vocabulary.sha256,
+        bos_id=target.bos_id,
+        token_dtype=target.token_dtype,
+        vocabulary_sha256=target.vocabulary_sha256,
         splits=splits,
-        settings=settings,
+        settings=target.settings,
         parts=arrays,
         null_records=sum(result.nulls for result in results),
         input_digest=_digest(parts),
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class _PartResult:
-    """What is tokenized of a part.
-
-    Attributes:
-      documents: number of documents in each split.
-      arrays: their arrays in each split, in order; one for each stretch with documents.
-      nulls: number of records without a text, or with an empty one.
-      is_complete: whether this is all of the part.
-    """
-
-    documents: dict[str, int]
-    arrays: dict[str, tuple[PartInfo, ...]]
-    nulls: int
-    is_complete: bool
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of all splits, with the EOS of every document."""
-        return sum(array.tokens for array in itertools.chain(*self.arrays.values()))
-
-    @property
-    def records(self) -> int:
-        """Number of records that it comes from."""
-        return sum(self.documents.values()) + self.nulls
-
-
-_NOTHING = _PartResult(dict.fromkeys(SPLITS, 0), dict.fromkeys(SPLITS, ()), 0, False)
-
-
-@dataclasses.dataclass(frozen=True)
-class _TokenizePart:
-    """Task: writes the arrays of part `index` of `parts`, a function of the input alone."""
-
-    part: Part
-    index: int
-    parts: int
-    vocabulary_sha256: str
-    bos_id: int | None
-    work: WorkDirectory
-
-    def load_result(self) -> _PartResult | None:
-        """Loads the result, if it is complete."""
-        saved = self._load()
-        return saved if saved.is_complete else None
-
-    def run(self) -> _PartResult:
-        """Writes the arrays that are missing, the result after each stretch."""
-        vocabulary = _load_cached(self.work.output / VOCABULARY_NAME, self.vocabulary_sha256)
-        result = self._load()
-        records = iter(self.part.documents())
-        if result.records:  # a killed process has tokenized these
-            next(itertools.islice(records, result.records - 1, None), None)
-        while not result.is_complete:
-            result = self._add_stretch(result, records, vocabulary)
-            saved = {"input": self._input_digest(), "dtype": vocabulary.token_dtype.name}
-            write_json(self._result_path, saved | dataclasses.asdict(result), self.work.scratch)
-        return result
-
-    def _add_stretch(
-        self, before: _PartResult, records: Iterator[str | None], vocabulary: Vocabulary
-    ) -> _PartResult:
-        dtype = vocabulary.token_dtype
-        buffers: dict[str, io.BytesIO] = {split: io.BytesIO() for split in SPLITS}
-        documents: dict[str, int] = dict.fromkeys(SPLITS, 0)
-        nulls, tokens = 0, 0
-        begin = np.array([] if self.bos_id is None else [self.bos_id], np.int32)
-        batch: list[str | None] = []
-        while tokens < _STRETCH_TOKENS:
-            if not (batch := list(itertools.islice(records, _BATCH_DOCUMENTS))):
-                break
-            texts = [text for text in batch if text]
-            nulls += len(batch) - len(texts)
-            for text, ids in zip(texts, vocabulary.encode(texts), strict=True):
-                split = assign_split(text, self.part.validation_fraction)
-                document = np.concatenate([begin, ids, [vocabulary.eos_id]])
-                buffers[split].write(document.astype(dtype).tobytes())
-                documents[split] += 1
-                tokens += len(document)
-        arrays = dict(before.arrays)
-        for split, buffer in buffers.items():
-            if documents[split]:
-                name = f"{split}/{self.index:05d}"
-                if before.arrays[split]:
-                    name += f"{len(before.arrays[split]):03d}"
-                values = np.frombuffer(buffer.getbuffer(), dtype)
-                arrays[split] = (*arrays[split], write_part(self.work.output, name, values))
-        return _PartResult(
-            {split: before.documents[split] + count for split, count in documents.items()},
-            arrays,
-            before.nulls + nulls,
-            not batch,
-        )
-
-    def _load(self) -> _PartResult:
-        """Loads what an earlier start has saved of this input, if its arrays are there."""
-        saved = read_json(self._result_path) or {}
-        if saved.get("input") != self._input_digest():
-            return _NOTHING
-        arrays = {
-            split: tuple(PartInfo(**array) for array in listed)
-            for split, listed in saved["arrays"].items()
-        }
-        for array in itertools.chain(*arrays.values()):
-            file, size = part_file(self.work.output, array), part_size(array.tokens, saved["dtype"])
-            if not file.is_file() or file.stat().st_size != size:
-                return _NOTHING
-        return _PartResult(saved["documents"], arrays, saved["nulls"], saved["is_complete"])
-
-    @property
-    def _result_path(self) -> Path:
-        return self.work.results / f"{self.index:06d}.json"
-
-    def _input_digest(self) -> str:
-        return json_digest(
-            [self.part.identity, self.parts, self.vocabulary_sha256, self.bos_id, _STRETCH_TOKENS]
-        )
-
-
-@functools.lru_cache(maxsize=1)
-def _load_cached(path: Path, sha256: str) -> Vocabulary:
-    """Loads the vocabulary once per process."""
-    vocabulary = load_vocabulary(path)
-    if vocabulary.sha256 != sha256:  # a share that sees other input has replaced it
-        raise RunError(f"{path} was replaced by another process; run the same command again")
-    return vocabulary
+def _complete(info: DatasetInfo, work: WorkDirectory) -> None:
+    """Removes arrays of an input that has changed since, and writes the metadata."""
+    names = {part.name for part in itertools.chain(*info.parts.values())}
+    for directory in (path for split in SPLITS for path in info.path.glob(f"{split}/*")):
+        if f"{directory.parent.name}/{directory.name}" not in names:
+            remove_directory(directory)
+    save_metadata(info, work.scratch)

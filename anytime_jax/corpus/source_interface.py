@@ -6,10 +6,10 @@ that any process can read, in any order: small, picklable, without open files.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
+
+from anytime_jax.errors import InputError
 
 
 class Part(Protocol):
@@ -35,24 +35,20 @@ class Part(Protocol):
 
 @runtime_checkable
 class Source(Protocol):
-    """Text, divided into parts. A subclass inherits `settings` and `reads` for its fields."""
+    """Text, divided into parts. A subclass is a dataclass, whose fields are JSON values."""
 
     def parts(self) -> Sequence[Part]:
         """Lists the parts in order; raises InputError if there is nothing to read."""
         ...
-
-    def settings(self) -> dict[str, Any]:
-        """Returns the settings, as JSON values, for the dataset's metadata."""
-        fields = dataclasses.asdict(cast(Any, self))
-        return {"kind": f"{type(self).__module__}:{type(self).__name__}", **fields}
-
-    def reads(self, file: Path) -> bool:
-        """Returns whether a file, which need not exist yet, is part of the text."""
-        del file
-        return False
 
 
 def read_texts(parts: Iterable[Part]) -> Iterator[str]:
     """Yields the documents of parts without the records that have no text."""
     for part in parts:
         yield from (text for text in part.documents() if text is not None)
+
+
+def unreadable(place: str, error: Exception) -> InputError:
+    """Returns the error of a file, line or record, with the reason that the library gives."""
+    reason = " ".join(str(getattr(error, "strerror", None) or error).split())
+    return InputError(f"{place} cannot be read ({reason or type(error).__name__})")

@@ -1,41 +1,38 @@
 """Text from a prepared TFDS dataset, such as C4, read without TensorFlow.
 
-Only names and numbers are taken from the dataset's description: `dataset_info.json` is read as
-plain JSON, and the files it names must be in its directory. `features.json` is not read, as TFDS
-would import any Python class that it names. Records are `tf.train.Example`s.
+TFDS itself reads `dataset_info.json`. It does not read `features.json`, since it would import any
+Python class that this file names. So records are parsed here, as `tf.train.Example`s.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
-import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from etils import epath
 
-from anytime_jax.corpus.document_files import local_path
-from anytime_jax.corpus.source_interface import Part
+from anytime_jax.corpus.document_files import full_path
+from anytime_jax.corpus.source_interface import Part, Source, unreadable
 from anytime_jax.corpus.validation_split import check_fraction
 from anytime_jax.errors import InputError
-from anytime_jax.storage.files import file_size
-from anytime_jax.storage.json_files import load_json
 
-_INFO_NAME = "dataset_info.json"
-_REMEDY = "copy or prepare the TFDS dataset again"
-# Plain names in braces and characters of paths: no attributes, no widths.
-_TEMPLATE = re.compile(r"(\{[A-Z_]+\}|[\w./@-])*")
+_FORMAT = "array_record"
 _BATCH_RECORDS = 256
 _VALIDATION = "validation"
 
 
 @dataclasses.dataclass(frozen=True)
 class TfdsPart:
-    """`take` records of one shard after the first `skip`, of the `total` that it must have."""
+    """`take` records of one shard after the first `skip`, of the `total` that it must have.
+
+    `size` is that of the shard, in bytes.
+    """
 
     file: str
+    size: int
     skip: int
     take: int
     total: int
@@ -45,63 +42,36 @@ class TfdsPart:
     @property
     def identity(self) -> list[Any]:
         """Name of the shard, range of records, and size."""
-        path = Path(self.file)
-        return [path.name, self.skip, self.take, path.stat().st_size, self.validation_fraction]
+        name = os.path.basename(self.file)
+        return [name, self.skip, self.take, self.size, self.validation_fraction]
 
     def documents(self) -> Iterator[str]:
         """Yields the texts of the records."""
-        number = self.skip
-        try:
-            for number, record in enumerate(self._records(), self.skip):
-                yield self._parse(record, number)
-        except InputError:
-            raise
-        # Protobuf and Riegeli have exceptions of their own for damaged files.
-        except Exception as error:
-            raise InputError(
-                f"{self.file} record {number} cannot be read ({_one_line(error)}); {_REMEDY}"
-            ) from error
-
-    def _records(self) -> Iterator[bytes]:
         from array_record.python.array_record_module import ArrayRecordReader
-
-        reader = ArrayRecordReader(self.file)
-        try:
-            if (count := reader.num_records()) != self.total:
-                raise InputError(
-                    f"{self.file} holds {count} records where {_INFO_NAME} says {self.total}; "
-                    f"{_REMEDY}"
-                )
-            # Single calls would cost more than the records, so records are read in batches.
-            end = self.skip + self.take
-            for start in range(self.skip, end, _BATCH_RECORDS):
-                yield from reader.read(start, min(start + _BATCH_RECORDS, end))
-        finally:
-            reader.close()
-
-    def _parse(self, record: bytes, number: int) -> str:
         from tensorflow_datasets.proto import tf_example_pb2  # takes a second
 
-        example = tf_example_pb2.Example()  # pyright: ignore[reportAttributeAccessIssue]
-        example.ParseFromString(record)
-        features = example.features.feature
-        values = features[self.text_field].bytes_list.value if self.text_field in features else ()
-        if len(values) != 1:
-            what = "something else than one text" if self.text_field in features else "nothing"
-            raise InputError(
-                f"{self.file} record {number} has {what} under {self.text_field!r} (it has "
-                f"{sorted(features)[:20]}); name the feature that holds the text"
-            )
+        number, end = self.skip, self.skip + self.take
         try:
-            return values[0].decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise InputError(
-                f"{self.file} record {number} is not UTF-8 text ({error}); correct it"
-            ) from error
+            with contextlib.closing(ArrayRecordReader(self.file)) as reader:
+                if (count := reader.num_records()) != self.total:
+                    raise ValueError(f"{count} records, where {self.total} were written")
+                # Single calls would cost more than the records, so records are read in batches.
+                for start in range(self.skip, end, _BATCH_RECORDS):
+                    for record in reader.read(start, min(start + _BATCH_RECORDS, end)):
+                        example = tf_example_pb2.Example()  # pyright: ignore
+                        example.ParseFromString(record)
+                        values = example.features.feature[self.text_field].bytes_list.value
+                        if len(values) != 1:
+                            raise ValueError(f"no text under {self.text_field!r}; see --text-field")
+                        yield values[0].decode("utf-8")
+                        number += 1
+        # Protobuf and Riegeli have exceptions of their own for damaged files.
+        except Exception as error:
+            raise unreadable(f"{self.file} record {number}", error) from error
 
 
 @dataclasses.dataclass(frozen=True)
-class TfdsSource:
+class TfdsSource(Source):
     """A prepared TFDS dataset with text in it, stored as array_record.
 
     Attributes:
@@ -120,108 +90,52 @@ class TfdsSource:
     text_field: str = "text"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "input", full_path(self.input))
         if self.validation_fraction is None:
-            return
-        if self.validation_split is not None:
+            split = self.validation_split or _VALIDATION
+            object.__setattr__(self, "validation_split", split)
+        elif self.validation_split is not None:
             raise InputError("give one of --validation-fraction and --validation-split")
-        check_fraction(self.validation_fraction)
+        else:
+            check_fraction(self.validation_fraction)
 
     def parts(self) -> Sequence[Part]:
         """Lists the shards of both splits."""
-        splits = _read_splits(local_path(self.input))
-        if self.validation_fraction is not None:
-            return self._list(splits, self.split, self.validation_fraction)
-        train = self._list(splits, self.split, 0.0)
-        return [*train, *self._list(splits, self.validation_split or _VALIDATION, 1.0)]
-
-    def settings(self) -> dict[str, Any]:
-        """Returns the attributes that are used, with an absolute path."""
-        fields = dataclasses.asdict(self) | {"input": local_path(self.input)}
-        if self.validation_fraction is None:
-            fields["validation_split"] = self.validation_split or _VALIDATION
-        used = {name: value for name, value in fields.items() if value is not None}
-        return {"kind": "tfds", **used}
-
-    def reads(self, file: Path) -> bool:
-        """Returns False: only files that `dataset_info.json` names are read."""
-        return False
+        splits = _read_splits(self.input)
+        train = self._list(splits, self.split, self.validation_fraction or 0.0)
+        if self.validation_split is None:
+            return train
+        return [*train, *self._list(splits, self.validation_split, 1.0)]
 
     def _list(self, splits: Any, split: str, fraction: float) -> list[TfdsPart]:
-        try:
-            instructions = splits[split].file_instructions
-        except Exception as error:  # TFDS has no own exception for what it cannot parse
-            raise InputError(
-                f"{os.path.join(local_path(self.input), _INFO_NAME)} has no split {split!r} "
-                f"({_one_line(error)}); it has {sorted(splits)}"
-            ) from error
+        place = f"split {split!r} of {self.input}"
         parts = []
-        for shard in instructions:
-            file = os.path.normpath(os.fspath(shard.filename))
-            if not os.path.isfile(file):
-                raise InputError(f"{file} is missing or not a file; {_REMEDY}")
-            counts = (shard.skip, shard.take, shard.examples_in_shard)
-            parts.append(TfdsPart(file, *counts, self.text_field, fraction))
+        # TFDS has no exception of its own for what it cannot parse.
+        try:
+            for shard in splits[split].file_instructions:
+                file = os.path.normpath(os.fspath(shard.filename))
+                if os.path.dirname(file) != os.path.normpath(self.input):
+                    raise ValueError(f"it names {file}, which is outside of that directory")
+                counts = (shard.skip, shard.take, shard.examples_in_shard)
+                size = os.path.getsize(file)
+                parts.append(TfdsPart(file, size, *counts, self.text_field, fraction))
+        except Exception as error:
+            raise unreadable(place, error) from error
         return parts
 
 
 def _read_splits(directory: str) -> Any:
     """The splits that `dataset_info.json` describes, as TFDS slices them."""
     import tensorflow_datasets as tfds
+    from tensorflow_datasets.core import dataset_info
 
-    path = os.path.join(directory, _INFO_NAME)
     try:
-        file_size(path)  # rejects a pipe, which may never end
-        info = load_json(Path(path))
-        stored_as = info.get("fileFormat") or "tfrecord"
-        if stored_as != "array_record":
-            raise InputError(
-                f"{path}: the dataset is stored as {stored_as!r}; prepare it as 'array_record', or "
-                "read C4 from its JSON files (docs/data.md)"
-            )
-        stored = info.get("splits", ())
-        splits = [_split_info(directory, info["name"], split) for split in stored]
-        return tfds.core.SplitDict([split for split in splits if split.num_examples])
-    except InputError:
-        raise
-    except OSError as error:
-        raise InputError(
-            f"{directory} is not a prepared TFDS dataset ({_INFO_NAME}: {error.strerror}); give "
-            f"the directory that holds {_INFO_NAME}"
-        ) from error
-    # Parsing JSON of unknown types, and TFDS, can raise any of these.
+        info = dataset_info.read_proto_from_builder_dir(directory)
+        if info.file_format != _FORMAT:
+            raise ValueError(f"it is stored as {info.file_format or 'tfrecord'}, not as {_FORMAT}")
+        files = tfds.core.ShardedFileTemplate(
+            data_dir=epath.Path(directory), dataset_name=info.name, filetype_suffix=_FORMAT
+        )
+        return tfds.core.SplitDict.from_proto(info.splits, files)
     except Exception as error:
-        raise InputError(
-            f"{path} is damaged ({type(error).__name__}: {_one_line(error)}); {_REMEDY}"
-        ) from error
-
-
-def _split_info(directory: str, name: str, split: dict[str, Any]) -> Any:
-    import tensorflow_datasets as tfds
-
-    template = split.get("filepathTemplate") or ""  # TFDS has a default
-    if not _TEMPLATE.fullmatch(template):
-        raise ValueError(f"the template {template!r} of its files' names")
-    files = tfds.core.ShardedFileTemplate(
-        data_dir=epath.Path(directory),
-        dataset_name=name,
-        split=split["name"],
-        filetype_suffix="array_record",
-        template=template,
-    )
-    lengths = [int(length) for length in split.get("shardLengths", ())]
-    if any(length < 0 for length in lengths):
-        raise ValueError(f"shardLengths {lengths} of split {split['name']!r}")
-    for length, path in zip(lengths, files.sharded_filepaths(len(lengths)), strict=True):
-        file = os.path.normpath(path)
-        if not file.startswith(directory + os.sep):
-            raise ValueError(f"it names {file}, outside the dataset's directory")
-        # TFDS leaves out empty shards: check that they are empty.
-        if length == 0 and os.path.isfile(file):
-            list(TfdsPart(file, 0, 0, 0, "", 0.0).documents())
-    return tfds.core.SplitInfo(
-        name=split["name"], shard_lengths=lengths, num_bytes=0, filename_template=files
-    )
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+        raise unreadable(f"the TFDS dataset {directory}", error) from error

@@ -1,4 +1,4 @@
-"""Validation split of a text: which documents are in it, how many by default, and advice."""
+"""Validation split of a text: which documents are in it, and how many by default."""
 
 from __future__ import annotations
 
@@ -34,32 +34,6 @@ def check_fraction(fraction: float) -> None:
             f"validation fraction {fraction} is not between 0 and 1; 0.01 sets aside 1% of the "
             "documents"
         )
-
-
-def explain_split(parts: Sequence[Part], documents: int) -> str:
-    """Returns advice on a text of which training or validation gets no document.
-
-    Args:
-      parts: the text, which is read again if it has few documents.
-      documents: their number.
-    """
-    if documents == 0:
-        return "the input holds no text, only empty files: give some"
-    if any(part.validation_fraction in (0, 1) for part in parts):
-        return "give some text for it"
-    if documents == 1:
-        return (
-            "the text is one document, which cannot be in both splits: divide it into several "
-            "files (mkdir parts && split -C 50K --additional-suffix=.txt FILE parts/) and give "
-            "--validation-fraction=0.1, or give --validation-input"
-        )
-    if documents > _MOST_DOCUMENTS:
-        return "give more text or a --validation-fraction nearer to 0.5"
-    positions = sorted({split_position(text) for text in read_texts(parts)})
-    if len(positions) == 1:
-        return "all documents are equal, and equal ones share a split: give other text as well"
-    fraction = default_fraction(parts, 0.0) or _round_between(*positions[:2])
-    return f"of these {documents} documents give --validation-fraction={fraction}"
 
 
 def default_fraction(parts: Sequence[Part], least: float) -> float:

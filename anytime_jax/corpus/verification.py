@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
+import itertools
 import os
+from typing import NamedTuple
 
-from anytime_jax.corpus.worker_pool import ProgressCallback, run_tasks
+from anytime_jax.corpus.workers import ProgressCallback, run_tasks
 from anytime_jax.data.dataset_info import DatasetInfo, PartInfo, load_dataset
 from anytime_jax.data.token_arrays import read_part
 from anytime_jax.errors import RunError
@@ -25,9 +27,10 @@ def verify_dataset(
       RunError: parts are damaged; the message names them.
     """
     info = load_dataset(path)
-    tasks = [_VerifyPart(info, part) for parts in info.parts.values() for part in parts]
-    results = run_tasks(tasks, workers, "verifying", progress)
-    if damage := [result.damage for result in results if result.damage]:
+    parts = itertools.chain(*info.parts.values())
+    tasks = {part.name: functools.partial(_verify_part, info, part) for part in parts}
+    results = run_tasks("verifying", tasks, {}, workers, progress)
+    if damage := [result.damage for result in results.values() if result.damage]:
         raise RunError(
             f"{'; '.join(damage)}; copy these parts again, or delete the dataset and prepare it "
             "again"
@@ -35,26 +38,15 @@ def verify_dataset(
     return info
 
 
-@dataclasses.dataclass(frozen=True)
-class _Verified:
+class _Verified(NamedTuple):
     tokens: int
-    damage: str = ""
+    damage: str
 
 
-@dataclasses.dataclass(frozen=True)
-class _VerifyPart:
-    """Task: reads a part."""
-
-    info: DatasetInfo
-    part: PartInfo
-
-    def load_result(self) -> None:
-        """Returns None: the part may have been damaged since the last time."""
-
-    def run(self) -> _Verified:
-        try:
-            for _ in read_part(self.info, self.part):
-                pass
-        except RunError as error:
-            return _Verified(self.part.tokens, str(error))
-        return _Verified(self.part.tokens)
+def _verify_part(info: DatasetInfo, part: PartInfo) -> _Verified:
+    try:
+        for _ in read_part(info, part):
+            pass
+    except RunError as error:
+        return _Verified(part.tokens, str(error))
+    return _Verified(part.tokens, "")

@@ -15,7 +15,7 @@ import numpy as np
 
 from anytime_jax.checks import require_count
 from anytime_jax.config.model import MODELS, ModelConfig
-from anytime_jax.corpus.hf_tokenizer import TOKENIZER_FILE
+from anytime_jax.corpus.hf_vocabulary import TOKENIZER_FILE
 from anytime_jax.data.dataset_info import VOCABULARY_NAME
 from anytime_jax.errors import InputError, format_value, needs_extra
 from anytime_jax.formats import model_format as tables

@@ -1,9 +1,7 @@
-"""Vocabularies as tokenizers of the Hugging Face libraries: `tokenizer.json` and its companions.
+"""Vocabularies in the files that `transformers.AutoTokenizer` reads.
 
-A SentencePiece model is translated to rules of the `tokenizers` library with the same ids, within
-the limits in docs/evidence/export.md; a Hugging Face tokenizer is copied. `tokenizers` itself
-converts unigram models only and ignores normalizer settings; `transformers` would be another
-dependency.
+The files of a tokenizer are copied as they came. A SentencePiece model that was trained here is
+translated to rules of the `tokenizers` library with the same ids, which need no other library.
 """
 
 from __future__ import annotations
@@ -13,28 +11,21 @@ import os
 from pathlib import Path
 from typing import Any
 
-from anytime_jax.corpus.hf_tokenizer import (
+from anytime_jax.corpus.hf_vocabulary import (
     CONFIG_FILE,
     SPECIAL_TOKENS_FILE,
     TOKENIZER_FILE,
+    HfVocabulary,
     import_tokenizers,
-    is_hf_tokenizer,
-    unbundle,
 )
-from anytime_jax.corpus.vocabulary import Vocabulary, load_vocabulary
-from anytime_jax.errors import InputError, RunError
-from anytime_jax.formats.sentencepiece_model import ModelType, PieceType, parse_sentencepiece
-from anytime_jax.storage.json_files import parse_json
-from anytime_jax.storage.paths import storage_path
+from anytime_jax.corpus.sentencepiece_vocabulary import SentencePieceVocabulary
+from anytime_jax.corpus.vocabulary_interface import Vocabulary
 
 _SPACE = "▁"  # SentencePiece's mark for a space
-_ALL = 2**31 - 1  # strips all leading spaces
-_PLAIN = {PieceType.NORMAL, PieceType.UNKNOWN, PieceType.CONTROL, PieceType.BYTE}
-_SUPPORTED = {ModelType.UNIGRAM: _PLAIN | {PieceType.USER_DEFINED}, ModelType.BPE: _PLAIN}
 
-# This class uses tokenizer.json as it is, in every version of transformers.
+_MODEL_FILE = "tokenizer.model"  # as transformers calls a SentencePiece model
+# This class uses the rules as they are, in every version of transformers.
 _CLASS = {"tokenizer_class": "PreTrainedTokenizerFast"}
-_SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 # A translation must give the same ids as SentencePiece for these texts.
 _SAMPLES = (
@@ -51,63 +42,38 @@ _SAMPLES = (
 )
 
 
-def write_tokenizer(
-    vocabulary_path: str | os.PathLike[str] | Path, directory: str | os.PathLike[str], length: int
-) -> None:
+def write_tokenizer(vocabulary: Vocabulary, directory: str | os.PathLike[str], length: int) -> None:
     """Writes the files of a vocabulary for `transformers.AutoTokenizer`, without custom code.
 
-    The tokenizer adds no special tokens and recognizes none in text: "</s>" in a text is text.
-    `length` in tokens becomes `model_max_length`, unless a Hugging Face tokenizer, whose files are
-    copied, has its own.
+    The tokenizer of a SentencePiece model adds no special tokens, and `length` in tokens is its
+    `model_max_length`. That of a model trained here recognizes no special tokens in text: "</s>" in
+    a text is text. One from elsewhere is translated by transformers 5 itself.
 
-    Raises:
-      InputError: if the vocabulary is missing or unsupported, or `tokenizers` is not installed.
-      RunError: if the translation gives other ids.
+    Raises InputError if `tokenizers` is not installed.
     """
-    vocabulary = load_vocabulary(vocabulary_path)
-    if is_hf_tokenizer(vocabulary.model, storage_path(vocabulary_path)):
-        files = _copy(vocabulary, length)
+    if isinstance(vocabulary, HfVocabulary):
+        files = {name: text.encode("utf-8") for name, text in vocabulary.files.items()}
     else:
-        files = _translate(vocabulary, length, vocabulary_path)
+        assert isinstance(vocabulary, SentencePieceVocabulary)
+        files = _sentencepiece_files(vocabulary, length)
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        (directory / name).write_bytes(text.encode("utf-8"))
+    for name, content in files.items():
+        (directory / name).write_bytes(content)
 
 
-def _copy(vocabulary: Vocabulary, length: int) -> dict[str, str]:
-    """Returns the files of a Hugging Face tokenizer, byte for byte unless one lacks a setting."""
-    files = unbundle(vocabulary.model)
-    special_tokens = parse_json(files.get(SPECIAL_TOKENS_FILE, "{}"))
-    config = parse_json(files.get(CONFIG_FILE, "{}"))
-    whole = {**_CLASS, **special_tokens, "model_max_length": length, **config}
-    if whole != config:
-        files[CONFIG_FILE] = _dump(whole)
-    special_tokens = {name: whole[name] for name in _SPECIAL_TOKENS if name in whole}
-    return {SPECIAL_TOKENS_FILE: _dump(special_tokens), **files}
-
-
-def _translate(vocabulary: Vocabulary, length: int, path: str | os.PathLike[str]) -> dict[str, str]:
-    library = import_tokenizers()
-    model = parse_sentencepiece(vocabulary.model)
-    if problem := _find_unsupported(model):
-        raise InputError(f"vocabulary {path} {problem}")
-    special = [p.piece for p in model.pieces if p.type in (PieceType.CONTROL, PieceType.UNKNOWN)]
-    tokenizer = library.Tokenizer(_algorithm(model))
-    tokenizer.normalizer, tokenizer.decoder = _normalizer(model), _decoder(model)
-    tokenizer.add_special_tokens([library.AddedToken(name, normalized=False) for name in special])
-    rules = tokenizer.to_str(pretty=True)
-    _check_ids(library.Tokenizer.from_str(rules), vocabulary, path)
-    eos, pad = model.pieces[vocabulary.eos_id].piece, model.trainer_spec.pad_piece
+def _sentencepiece_files(vocabulary: SentencePieceVocabulary, length: int) -> dict[str, bytes]:
+    processor = vocabulary.processor
+    padding = processor.pad_id() if processor.pad_id() >= 0 else vocabulary.eos_id
     special_tokens = {
-        "eos_token": eos,
-        "pad_token": pad if pad in special else eos,
-        "unk_token": _unknown(model).piece,
+        "eos_token": vocabulary.eos_text,
+        "pad_token": processor.id_to_piece(padding),
+        "unk_token": processor.id_to_piece(processor.unk_id()),
     }
-    config = {
-        **_CLASS,
-        **special_tokens,
-        "model_max_length": length,
+    config = {**_CLASS, **special_tokens, "model_max_length": length}
+    if (rules := _translate(vocabulary)) is None:
+        return {_MODEL_FILE: vocabulary.model, CONFIG_FILE: _dump(config)}
+    config |= {
         # As in SentencePiece: "</s>" in a text is text, "a ," does not become "a,".
         "split_special_tokens": True,
         "clean_up_tokenization_spaces": False,
@@ -115,108 +81,53 @@ def _translate(vocabulary: Vocabulary, length: int, path: str | os.PathLike[str]
         "model_input_names": ["input_ids", "attention_mask"],
     }
     return {
-        TOKENIZER_FILE: rules,
+        TOKENIZER_FILE: rules.encode("utf-8"),
         CONFIG_FILE: _dump(config),
         SPECIAL_TOKENS_FILE: _dump(special_tokens),
     }
 
 
-def _find_unsupported(model: Any) -> str | None:
-    """Returns a feature of a SentencePiece model that tokenizer.json cannot express, or None."""
-    kind = ModelType(model.trainer_spec.model_type)
-    if kind not in _SUPPORTED:
-        return (
-            f"is a {kind.name} model of SentencePiece, which tokenizer.json cannot express: choose "
-            "a UNIGRAM or BPE model"
-        )
-    if types := {piece.type for piece in model.pieces} - _SUPPORTED[kind]:
-        names = ", ".join(sorted(PieceType(x).name for x in types))
-        return (
-            f"is a {kind.name} model with pieces of type {names}, which tokenizer.json cannot "
-            "express: train one without"
-        )
-    spec = model.normalizer_spec
-    if model.trainer_spec.treat_whitespace_as_suffix or not spec.escape_whitespaces:
-        return (
-            "has treat_whitespace_as_suffix or lacks escape_whitespaces, which tokenizer.json "
-            "cannot express: train one with SentencePiece's defaults of these"
-        )
-    return None
-
-
-def _algorithm(model: Any) -> Any:
-    models = import_tokenizers().models
-    fallback = model.trainer_spec.byte_fallback
-    if model.trainer_spec.model_type == ModelType.BPE:
-        return models.BPE(
-            vocab={piece.piece: index for index, piece in enumerate(model.pieces)},
-            merges=_merges(model),
-            unk_token=_unknown(model).piece,
+def _translate(vocabulary: SentencePieceVocabulary) -> str | None:
+    """Returns the rules of a model trained here, None if the ids of one from elsewhere differ."""
+    library, processor = import_tokenizers(), vocabulary.processor
+    pieces: list[str] = [processor.id_to_piece(index) for index in range(vocabulary.size)]
+    is_special = [processor.is_control(x) or processor.is_unknown(x) for x in range(len(pieces))]
+    learned = [x for x in range(len(pieces)) if not (is_special[x] or processor.is_byte(x))]
+    learned.sort(key=lambda index: -processor.get_score(index))
+    tokenizer = library.Tokenizer(
+        library.models.BPE(
+            vocab={piece: index for index, piece in enumerate(pieces)},
+            merges=_merges([pieces[index] for index in learned]),
+            unk_token=pieces[processor.unk_id()],
             fuse_unk=True,
-            byte_fallback=fallback,
+            byte_fallback=True,
         )
-    # SentencePiece prefers a user-defined piece to any pieces within it.
-    best = max(piece.score for piece in model.pieces if piece.type == PieceType.NORMAL)
-    pieces = [
-        (piece.piece, len(piece.piece.encode("utf-8")) * best - 0.1)
-        if piece.type == PieceType.USER_DEFINED
-        else (piece.piece, piece.score)
-        for piece in model.pieces
-    ]
-    return models.Unigram(pieces, list(model.pieces).index(_unknown(model)), fallback)
+    )
+    tokenizer.normalizer = library.normalizers.Replace(" ", _SPACE)
+    decoders = library.decoders
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    special = [piece for piece, is_one in zip(pieces, is_special, strict=True) if is_one]
+    tokenizer.add_special_tokens([library.AddedToken(name, normalized=False) for name in special])
+    rules = tokenizer.to_str(pretty=True)
+    tokenizer.encode_special_tokens = True  # the effect of `split_special_tokens`
+    for text, expected in zip(_SAMPLES, vocabulary.encode(_SAMPLES), strict=True):
+        if tokenizer.encode(text, add_special_tokens=False).ids != expected.tolist():
+            return None
+    return rules
 
 
-def _merges(model: Any) -> list[tuple[str, str]]:
+def _merges(pieces: list[str]) -> list[tuple[str, str]]:
     """Derives BPE merges: SentencePiece merges neighbors that form a piece, best score first."""
-    normal = [piece for piece in model.pieces if piece.type == PieceType.NORMAL]
-    known = {piece.piece for piece in normal}
+    known = set(pieces)
     return [
         (text[:cut], text[cut:])
-        for text in (piece.piece for piece in sorted(normal, key=lambda piece: -piece.score))
+        for text in pieces
         for cut in range(1, len(text))
         if text[:cut] in known and text[cut:] in known
     ]
 
 
-def _normalizer(model: Any) -> Any:
-    """Returns SentencePiece's normalization steps, in its order."""
-    library = import_tokenizers()
-    spec, normalizers = model.normalizer_spec, library.normalizers
-    steps = []
-    if spec.precompiled_charsmap:
-        steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
-    if spec.remove_extra_whitespaces:
-        # Only spaces are stripped; at the end also marks in the text itself, as SentencePiece does.
-        steps.append(normalizers.Replace(library.Regex(" {2,}"), " "))
-        steps.append(normalizers.Replace(library.Regex(rf"\A +|[ {_SPACE}]+\z"), ""))
-    if spec.add_dummy_prefix:
-        steps.append(normalizers.Prepend(_SPACE))
-    return normalizers.Sequence([*steps, normalizers.Replace(" ", _SPACE)])
-
-
-def _decoder(model: Any) -> Any:
-    decoders, spec = import_tokenizers().decoders, model.normalizer_spec
-    steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
-    if spec.add_dummy_prefix or spec.remove_extra_whitespaces:
-        steps.append(decoders.Strip(" ", _ALL if spec.remove_extra_whitespaces else 1, 0))
-    return decoders.Sequence(steps)
-
-
-def _check_ids(tokenizer: Any, vocabulary: Vocabulary, path: str | os.PathLike[str]) -> None:
-    """Raises a RunError if a sample text gives other ids than the vocabulary."""
-    tokenizer.encode_special_tokens = True  # the effect of `split_special_tokens`
-    for text, expected in zip(_SAMPLES, vocabulary.encode(_SAMPLES), strict=True):
-        ids = tokenizer.encode(text, add_special_tokens=False).ids
-        if ids != expected.tolist():
-            raise RunError(
-                f"vocabulary {path} cannot be written as a tokenizer.json: {text!r} is "
-                f"{expected.tolist()} in SentencePiece and {ids} in tokenizers"
-            )
-
-
-def _unknown(model: Any) -> Any:
-    return next(piece for piece in model.pieces if piece.type == PieceType.UNKNOWN)
-
-
-def _dump(content: dict[str, Any]) -> str:
-    return json.dumps(content, ensure_ascii=False, indent=2) + "\n"
+def _dump(content: dict[str, Any]) -> bytes:
+    return (json.dumps(content, ensure_ascii=False, indent=2) + "\n").encode("utf-8")

@@ -26,7 +26,7 @@ from anytime_jax.config.kinds import explain_errors
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.config.schema import Config
 from anytime_jax.config.stages import MODEL_FIELDS, describe_weights
-from anytime_jax.corpus.sentencepiece_tokenizer import TRAINED_END_OF_TEXT
+from anytime_jax.corpus.vocabulary_training import TRAINED_END_OF_TEXT
 from anytime_jax.data.dataset_info import DatasetInfo, data_fingerprint
 from anytime_jax.distributed import processes, sharding
 from anytime_jax.errors import RunError

@@ -13,7 +13,7 @@ from typing import Any
 
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.config.schema import MODELS, Config
-from anytime_jax.corpus.vocabulary import find_vocabulary_file, load_vocabulary
+from anytime_jax.corpus.vocabulary_files import find_vocabulary_file, load_vocabulary
 from anytime_jax.data.dataset_info import DatasetInfo
 from anytime_jax.errors import InputError
 from anytime_jax.formats import model_reader

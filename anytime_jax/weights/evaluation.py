@@ -9,7 +9,8 @@ from jax.sharding import Mesh
 
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.config.schema import Config, MeshConfig
-from anytime_jax.corpus.vocabulary import Vocabulary, load_vocabulary
+from anytime_jax.corpus.vocabulary_files import load_vocabulary
+from anytime_jax.corpus.vocabulary_interface import Vocabulary
 from anytime_jax.data.dataset_info import DatasetInfo, load_dataset
 from anytime_jax.data.windows import count_windows
 from anytime_jax.distributed import sharding

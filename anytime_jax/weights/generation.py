@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 
-from anytime_jax.corpus.vocabulary import Vocabulary
+from anytime_jax.corpus.vocabulary_interface import Vocabulary
 from anytime_jax.models.sampling import SamplingSettings, generate_tokens
 from anytime_jax.weights.post_hoc_averages import WeightedSum
 from anytime_jax.weights.saved_run import SavedRun, load_weights

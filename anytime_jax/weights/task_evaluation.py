@@ -20,7 +20,7 @@ import numpy as np
 from anytime_jax import __version__
 from anytime_jax.checkpoints import run_directory
 from anytime_jax.checkpoints.metric_records import TASKS, RecordWriter, read_records
-from anytime_jax.corpus.vocabulary import Vocabulary
+from anytime_jax.corpus.vocabulary_interface import Vocabulary
 from anytime_jax.errors import InputError, needs_extra
 from anytime_jax.models.decoder import Params
 from anytime_jax.models.sampling import SamplingSettings

@@ -16,7 +16,8 @@ from training_runs import start
 from anytime_jax import __version__
 from anytime_jax.checkpoints import checkpoint_reader, tree_names
 from anytime_jax.commands import export
-from anytime_jax.corpus.vocabulary import load_vocabulary, train_vocabulary
+from anytime_jax.corpus.vocabulary_files import load_vocabulary
+from anytime_jax.corpus.vocabulary_training import train_vocabulary
 from anytime_jax.errors import RunError
 from anytime_jax.formats import model_reader
 from anytime_jax.formats.model_reader import PARITY, PROVENANCE, WEIGHTS

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from anytime_jax.commands import generate
-from anytime_jax.corpus.vocabulary import load_vocabulary
+from anytime_jax.corpus.vocabulary_files import load_vocabulary
 from anytime_jax.models import decoder
 from anytime_jax.weights import saved_run
 from anytime_jax.weights.post_hoc_averages import WeightedSum

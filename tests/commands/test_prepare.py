@@ -18,7 +18,7 @@ from source_documents import read_files
 
 from anytime_jax.commands import config_file, prepare, train
 from anytime_jax.config import schema
-from anytime_jax.corpus.vocabulary import train_vocabulary
+from anytime_jax.corpus.vocabulary_training import train_vocabulary
 from anytime_jax.data.dataset_info import load_dataset
 from anytime_jax.training import run_data
 

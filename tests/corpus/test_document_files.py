@@ -11,15 +11,12 @@ import pytest
 
 from anytime_jax.corpus.document_files import find_files
 from anytime_jax.corpus.sources import FileSource
-from anytime_jax.corpus.tfds_source import TfdsSource
-from anytime_jax.corpus.vocabulary import load_vocabulary
+from anytime_jax.corpus.vocabulary_files import load_vocabulary
 from anytime_jax.errors import InputError
 
 LINES = [json.dumps({"text": f"document {i}"}).encode() + b"\n" for i in range(60)]
 WHOLE = b"".join(LINES)
 GZIP = gzip.compress(WHOLE)
-LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
-HTML = b"<!DOCTYPE html>\n<html><title>404</title></html>\n"
 ZSTANDARD = pyarrow.compress(WHOLE, "zstd", asbytes=True)
 UTF_16 = WHOLE.decode().encode("utf-16")
 
@@ -27,25 +24,18 @@ UTF_16 = WHOLE.decode().encode("utf-16")
 BAD = {
     "truncated": ("0.jsonl", WHOLE[:-10], "line 60"),
     "latin-1": ("0.jsonl", LINES[0] + LINES[1] + b'{"text": "caf\xe9"}\n', "line 3"),
-    "utf-16": ("0.jsonl", UTF_16, ""),
-    "utf-16 without a mark": ("0.jsonl", UTF_16[2:], "line 1"),
     "no field": ("0.jsonl", LINES[0] + b'{"body": "x"}\n', "line 2"),
     "number": ("0.json.gz", gzip.compress(LINES[0] + b'{"text": 5}\n'), "line 2"),
-    "list in a line": ("0.jsonl", b'["text"]\n', "line 1"),
     "surrogate": ("0.jsonl", b'{"text": "\\ud800"}\n', "line 1"),
     "blank lines only": ("0.jsonl", b"\n \n\n", ""),
     "empty": ("0.jsonl", b"", ""),
+    "empty gzip": ("0.jsonl.gz", b"", ""),
     "plain gz": ("0.json.gz", WHOLE, ""),
-    "gzip": ("0.jsonl", GZIP, ""),
-    "lfs": ("0.json.gz", LFS, ""),
-    "html": ("0.json.gz", HTML, ""),
-    "zeros in gzip": ("0.json.gz", GZIP[:60] + bytes(60), ""),
-    "gzip less a byte": ("0.json.gz", GZIP[:-1], "line 60"),
+    "gzip less a byte": ("0.json.gz", GZIP[:-1], ""),
     "checksum": ("0.json.gz", GZIP[:-8] + bytes(4) + GZIP[-4:], ""),
     "zst less a byte": ("0.jsonl.zst", ZSTANDARD[:-1], ""),
     "latin-1 text": ("0.txt", b"caf\xe9", ""),
     "hole in text": ("0.txt", b"hello" + bytes(4096), ""),
-    "gzip text": ("0.txt", GZIP, ""),
 }
 
 
@@ -108,11 +98,7 @@ def test_byte_order_mark_is_no_text(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "read"),
-    [
-        ("a.jsonl", lambda path: FileSource(str(path)).parts()),
-        ("dataset_info.json", lambda path: TfdsSource(str(path.parent)).parts()),
-        ("v.model", load_vocabulary),
-    ],
+    [("a.jsonl", lambda path: FileSource(str(path)).parts()), ("v.model", load_vocabulary)],
 )
 def test_named_pipe_is_refused(name, read, tmp_path):
     path = tmp_path / name
@@ -123,12 +109,10 @@ def test_named_pipe_is_refused(name, read, tmp_path):
         read(path)
 
 
-def test_empty_path_is_refused(tmp_path, monkeypatch):
+def test_empty_path_is_refused():
     """It would be the working directory."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.txt").write_text("text")
     with pytest.raises(InputError, match="input"):
-        FileSource("").parts()
+        FileSource("")
 
 
 def test_linked_folders_are_read_once_and_names_may_be_in_capitals(tmp_path):

@@ -19,7 +19,7 @@ TEXT_SHA256 = "6e403e99665d33285c7ccc66c169da9d8a54edd21a987b1cca5c0f35aa203434"
 
 
 def read_files(parts):
-    return [Path(path) for part in parts for path, _ in part.files]
+    return [Path(file.path) for part in parts for file in part.files]
 
 
 def test_corpus_is_the_same_at_every_size():

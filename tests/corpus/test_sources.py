@@ -75,6 +75,6 @@ def test_home_directory_is_written_out(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "a.txt").write_text("text")
     in_home = [FileSource(path, path) for path in ("~/a.txt", str(tmp_path / "a.txt"))]
-    assert in_home[0].settings() == in_home[1].settings()
+    assert in_home[0] == in_home[1]
     tfds = [TfdsSource(path) for path in ("~/tfds", str(tmp_path / "tfds"))]
-    assert tfds[0].settings() == tfds[1].settings()
+    assert tfds[0] == tfds[1]

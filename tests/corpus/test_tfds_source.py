@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import shutil
 import sys
 
@@ -75,16 +74,10 @@ def folder(tmp_path):
     return tmp_path / "tfds"
 
 
-def test_missing_split_is_named(folder):
-    source = TfdsSource(str(folder), split="test")
-    with pytest.raises(InputError, match="test"):
-        source.parts()
-
-
-def test_feature_without_text_is_named(folder):
-    source = TfdsSource(str(folder), text_field="n")
-    with pytest.raises(InputError, match=r"record 0 .*'n'"):
-        read_documents(source)
+@pytest.mark.parametrize(("option", "named"), [("split", "split 'n'"), ("text_field", "record 0 ")])
+def test_missing_split_or_feature_is_named(folder, option, named):
+    with pytest.raises(InputError, match=named):
+        read_documents(TfdsSource(str(folder), **{option: "n"}))
 
 
 def train_shard(folder):
@@ -113,19 +106,20 @@ def splits(**changes):
     return change_info(splits=[{"name": name, "shardLengths": ["60"], **changes} for name in names])
 
 
-def cut_info(folder):
-    (folder / "dataset_info.json").write_text('{"name": "ti')
+def move_shards(folder):
+    for split in ("train", "validation"):
+        shard = next(folder.glob(f"tiny-{split}*"))
+        shard.rename(folder.parent / shard.name)
+    template = "../{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+    splits(filepathTemplate=template)(folder)
 
 
 FAULTS = {
     "no directory": (shutil.rmtree, "dataset_info.json"),
-    "info cut": (cut_info, "dataset_info.json"),
     "format": (change_info(fileFormat="tfrecord"), "array_record"),
     "fewer": (splits(shardLengths=["7"]), "SHARD"),
-    "negative": (splits(shardLengths=["-1"]), "dataset_info.json"),
-    "template out": (splits(filepathTemplate="../x-{SHARD_X_OF_Y}"), "outside"),
-    "template inside": (splits(filepathTemplate="{SPLIT.__class__}"), "template"),
-    "shard missing": (lambda folder: train_shard(folder).unlink(), "SHARD"),
+    "elsewhere": (move_shards, "outside"),
+    "shard missing": (lambda folder: train_shard(folder).unlink(), "train"),
     "shard cut": (cut_shard, "SHARD record"),
     "latin-1": (write_latin_1, "SHARD record 7"),
 }
@@ -140,25 +134,6 @@ def test_damage_is_named(folder, fault):
         read_documents(TfdsSource(str(folder)))
     assert message.replace("SHARD", name) in str(error.value)
     assert str(folder) in str(error.value)
-
-
-def test_flipped_bits_are_refused_or_harmless(folder):
-    source, shard = TfdsSource(str(folder)), train_shard(folder)
-    whole, content = read_documents(source), shard.read_bytes()
-    filled = [place for place, byte in enumerate(content) if byte]
-    chosen, refused = random.Random(0), 0
-    for _ in range(60):
-        damaged = bytearray(content)
-        damaged[chosen.choice(filled)] ^= 1 << chosen.randrange(8)
-        shard.write_bytes(damaged)
-        message = f"{shard} record"
-        try:
-            assert read_documents(source) == whole
-        except InputError as error:
-            refused += 1
-            message = str(error)
-        assert f"{shard} record" in message
-    assert refused > 40
 
 
 def test_no_code_is_imported(folder, tmp_path, monkeypatch):

@@ -16,7 +16,8 @@ from training_runs import EVAL_NAMES, after, bits, records, start, update_by_han
 from anytime_jax import averaging, optimizers
 from anytime_jax.checkpoints.checkpoint_listing import saved_steps
 from anytime_jax.config import schema
-from anytime_jax.corpus.vocabulary import Vocabulary, train_vocabulary
+from anytime_jax.corpus.sentencepiece_vocabulary import SentencePieceVocabulary
+from anytime_jax.corpus.vocabulary_training import train_vocabulary
 from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError
 from anytime_jax.formats import model_reader, model_writer
@@ -217,7 +218,7 @@ def test_rejects_data_of_another_vocabulary(copy, dataset, tmp_path):
 def test_text_without_the_first_token_of_the_model_is_rejected_unless_it_is_meant(
     copy, dataset, monkeypatch
 ):
-    monkeypatch.setattr(Vocabulary, "bos_id", property(lambda vocabulary: 2))
+    monkeypatch.setattr(SentencePieceVocabulary, "bos_id", 2)
     shutil.copy(dataset.vocabulary_path, copy / "vocabulary.model")
     found = pretrained.Pretrained(model_reader.describe(copy), "digest")
     with pytest.raises(InputError, match="--bos"):

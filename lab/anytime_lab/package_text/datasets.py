@@ -16,7 +16,8 @@ from anytime_jax.corpus.document_files import find_files
 from anytime_jax.corpus.file_source import FileSource, FilesPart, group_files
 from anytime_jax.corpus.preparation import prepare
 from anytime_jax.corpus.source_interface import Source
-from anytime_jax.corpus.vocabulary import Vocabulary, train_vocabulary
+from anytime_jax.corpus.vocabulary_interface import Vocabulary
+from anytime_jax.corpus.vocabulary_training import train_vocabulary
 from anytime_jax.data.dataset_info import VOCABULARY_NAME
 from anytime_jax.errors import InputError
 from anytime_jax.storage.atomic import atomic_write

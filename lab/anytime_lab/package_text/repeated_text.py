@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import sentencepiece
 
-from anytime_jax.corpus.vocabulary import Vocabulary
+from anytime_jax.corpus.vocabulary_interface import Vocabulary
 
 RUN = 32  # tokens; a power of two
 _FACTOR = 0x9E3779B97F4A7C15  # odd

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from package_archives import write_sdist, write_wheel
 
-from anytime_jax.corpus.vocabulary import load_vocabulary
+from anytime_jax.corpus.vocabulary_files import load_vocabulary
 from anytime_jax.data.dataset_info import load_dataset
 from anytime_jax.data.token_arrays import TokenReader
 from anytime_jax.errors import InputError

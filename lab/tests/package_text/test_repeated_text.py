@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from anytime_jax.corpus.vocabulary import train_vocabulary
+from anytime_jax.corpus.vocabulary_training import train_vocabulary
 from anytime_lab.package_text.repeated_text import (
     RUN,
     piece_bytes,

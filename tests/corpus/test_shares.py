@@ -1,4 +1,4 @@
-"""Shares of a preparation: several processes at once, killed, refused, and their dataset."""
+"""Shares of a preparation: several processes at once, killed, repeated, and their dataset."""
 
 import contextlib
 import json
@@ -12,10 +12,9 @@ from run_command import run_command
 from source_documents import read_files
 
 from anytime_jax.commands import prepare
-from anytime_jax.corpus.preparation import RemainingWork, prepare_share
-from anytime_jax.corpus.preparation_lock import Share, lock_preparation
+from anytime_jax.corpus.preparation import Share, prepare_share
 from anytime_jax.corpus.sources import FileSource
-from anytime_jax.errors import InputError
+from anytime_jax.errors import InputError, InUseError
 from anytime_jax.storage import locks
 
 PARTS, PIECES = 8, 300
@@ -25,15 +24,15 @@ PARTS, PIECES = 8, 300
 PROCESS = """
 import sys, time
 from anytime_jax.commands import dispatch
-from anytime_jax.corpus import file_source, preparation
+from anytime_jax.corpus import file_source, part_tokenization
 file_source.PART_BYTES = 1
-write_part = preparation.write_part
+write_part = part_tokenization.write_part
 def hang(*arguments):
     write_part(*arguments)
     print("hangs", flush=True)
     time.sleep(600)
 if sys.argv[1] == "hang":
-    preparation.write_part = hang
+    part_tokenization.write_part = hang
 sys.exit(dispatch.run_command("prepare", "python -m anytime_jax prepare", sys.argv[2:]))
 """
 
@@ -91,19 +90,13 @@ def finished_parts(output):
     return list(output.glob(".preparing/parts/*.json"))
 
 
-def test_three_shares_at_once_and_one_killed(text, tmp_path, start, capfd):
+def test_three_shares_at_once_and_one_killed(text, tmp_path, start):
     output = tmp_path / "output"
     hung = start("1/3", "hang")
     assert hung.stdout is not None
     assert hung.stdout.readline() == "hangs\n"
-    others = [start(share) for share in ("0/3", "2/3")]
-    assert run_command(prepare, options(text, output, "--share=1/3")) == 2
-    assert run_command(prepare, options(text, output)) == 2
-    first, second = capfd.readouterr().err.splitlines()
-    assert str(output) in first
-    assert str(output) in second
-    lines = [end(other) for other in others]
-    assert any("3 of 8" in line for line in lines)
+    for other in [start(share) for share in ("0/3", "2/3")]:
+        end(other)
     assert len(finished_parts(output)) == PARTS - 3
     assert (output / "train" / "00001" / "c" / "0").exists()  # others leave it alone
     hung.kill()
@@ -119,6 +112,17 @@ def test_three_shares_at_once_and_one_killed(text, tmp_path, start, capfd):
     assert read_files(output) == read_files(tmp_path / "whole")
 
 
+def test_share_and_whole_may_run_at_the_same_time(text, tmp_path, start):
+    """Both do the part that the share has in hand; it has the same bytes."""
+    output = tmp_path / "output"
+    hung = start("1/3", "hang")
+    assert hung.stdout is not None
+    assert hung.stdout.readline() == "hangs\n"
+    prepare_part(text, output, None)
+    prepare_part(text, tmp_path / "whole", None)
+    assert read_files(output) == read_files(tmp_path / "whole")
+
+
 def test_share_with_other_settings_is_refused(text, tmp_path):
     output = tmp_path / "output"
     prepare_part(text, output, Share(0, 2))
@@ -127,31 +131,30 @@ def test_share_with_other_settings_is_refused(text, tmp_path):
         with pytest.raises(InputError, match=next(iter(settings))):
             prepare_part(text, output, Share(1, 2), **settings)
     assert before.items() <= read_files(output).items()
-    assert prepare_part(text, output, Share(1, 2)) == RemainingWork(8, 0)
+    assert prepare_part(text, output, Share(1, 2)) is None
+    assert len(finished_parts(output)) == PARTS
 
 
-def test_bad_text_leaves_the_work_of_others(text, tmp_path):
+def test_settings_may_change_before_a_part_is_finished(text, tmp_path):
+    """The vocabulary of the first settings is not used for the second ones."""
     output = tmp_path / "output"
-    bad = text / "1.jsonl"
-    good = bad.read_text()
-    bad.write_text("no record")
-    source = FileSource(f"{text}/*.jsonl", validation_fraction=0.1)
-    settings = {"vocabulary": f"trained, {PIECES} pieces", **source.settings()}
-    with lock_preparation(output, settings, Share(0, 2)):  # at work, with nothing done yet
-        with pytest.raises(InputError, match=r"1\.jsonl line 1"):
-            prepare_part(text, output, Share(1, 2))
-        assert (output / ".preparing" / "settings.json").exists()
-    with pytest.raises(InputError, match=r"1\.jsonl line 1"):
-        prepare_part(text, output, Share(1, 2))
-    assert not output.exists() or not any(output.iterdir())
-    bad.write_text(good)
+    with pytest.raises(InputError, match="bos"):
+        prepare_part(text, output, Share(1, 2), vocabulary=PIECES + 1, bos="document")
+    assert (output / "vocabulary.model").exists()
     prepare_part(text, output, Share(1, 2))
+    prepare_part(text, output, None)
+    prepare_part(text, tmp_path / "whole", None)
+    assert read_files(output) == read_files(tmp_path / "whole")
 
 
-def test_share_is_refused_while_the_whole_is_prepared(tmp_path):
-    output, settings = tmp_path / "output", {"vocabulary": "x"}
-    with lock_preparation(output, settings), pytest.raises(InputError, match=str(output)):
-        lock_preparation(output, settings, Share(0, 2)).__enter__()
+def test_second_preparation_at_the_same_time_is_refused(text, tmp_path):
+    output = tmp_path / "output"
+    (output / ".preparing").mkdir(parents=True)
+    with (
+        locks.hold(output / ".preparing" / "lock", "the first"),
+        pytest.raises(InUseError, match=str(output)),
+    ):
+        prepare_part(text, output, None)
 
 
 def test_dataset_that_another_process_completes_meanwhile_is_returned(text, tmp_path, monkeypatch):

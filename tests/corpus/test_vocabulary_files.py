@@ -7,7 +7,7 @@ import pytest
 import tokenizers
 from byte_level_tokenizer import write_byte_level
 
-from anytime_jax.corpus.vocabulary import load_vocabulary
+from anytime_jax.corpus.vocabulary_files import load_vocabulary
 from anytime_jax.errors import InputError
 
 
@@ -33,14 +33,14 @@ def test_more_than_65536_tokens_are_int32(tmp_path, words, dtype):
 
 
 def test_directory_of_a_dataset_or_model_has_a_vocabulary(dataset, tmp_path):
-    expected = load_vocabulary(dataset.vocabulary_path)
-    assert load_vocabulary(dataset.path) == expected
+    expected = load_vocabulary(dataset.vocabulary_path).model
+    assert load_vocabulary(dataset.path).model == expected
     model = tmp_path / "model"
     write_byte_level(model, ["some text"] * 9, 270)
-    assert load_vocabulary(model) == load_vocabulary(model / "tokenizer.json")
+    assert load_vocabulary(model).model == load_vocabulary(model / "tokenizer.json").model
     # Of an export, the vocabulary of its run, which its tokenizer.json translates.
     shutil.copy(dataset.vocabulary_path, model)
-    assert load_vocabulary(model) == expected
+    assert load_vocabulary(model).model == expected
     with pytest.raises(InputError, match=r"vocabulary\.model"):
         load_vocabulary(tmp_path)
 

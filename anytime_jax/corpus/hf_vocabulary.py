@@ -1,0 +1,129 @@
+"""Tokenizers of the Hugging Face libraries, as vocabularies.
+
+`tokenizer.json` has a tokenizer's rules but not its EOS token, which is named in
+`tokenizer_config.json` or `special_tokens_map.json` in the same directory. A dataset stores these
+files as one bundle: a JSON object that maps each file name to its text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from anytime_jax.corpus.source_interface import unreadable
+from anytime_jax.corpus.vocabulary_interface import Vocabulary
+from anytime_jax.errors import InputError, needs_extra
+from anytime_jax.storage.json_files import parse_json
+
+TOKENIZER_FILE = "tokenizer.json"
+CONFIG_FILE = "tokenizer_config.json"
+SPECIAL_TOKENS_FILE = "special_tokens_map.json"
+_COMPANIONS = (CONFIG_FILE, SPECIAL_TOKENS_FILE)
+
+
+def import_tokenizers() -> Any:
+    """Imports the package `tokenizers`; raises InputError if it is not installed."""
+    with needs_extra("export"):
+        import tokenizers  # SentencePiece models do not need this library
+    return tokenizers
+
+
+def read_files(
+    content: bytes, path: str, read: Callable[[str], bytes | None], end_of_text: str | None
+) -> dict[str, str]:
+    """Returns the texts of a `tokenizer.json` and its companion files, or those of a bundle.
+
+    `read` returns the file of a name in the directory, or None. `end_of_text` becomes the
+    `eos_token`.
+    """
+    files = _parse(content, path)
+    if TOKENIZER_FILE not in files:
+        files = {TOKENIZER_FILE: content.decode("utf-8")}
+        for name in _COMPANIONS:
+            if (companion := read(name)) is not None:
+                _parse(companion, f"{name} of {path}")
+                files[name] = companion.decode("utf-8")
+    if end_of_text is not None:
+        config = _parse(files.get(CONFIG_FILE, "{}"), f"{CONFIG_FILE} of {path}")
+        files[CONFIG_FILE] = json.dumps({**config, "eos_token": end_of_text})
+    return files
+
+
+class HfVocabulary(Vocabulary):
+    """A tokenizer of the `tokenizers` library.
+
+    Attributes:
+      files: the text of each file of the tokenizer, by name.
+    """
+
+    def __init__(self, files: dict[str, str], path: str):
+        """Reads the tokenizer; errors name `path`."""
+        library = import_tokenizers()
+        self.files = files
+        text = json.dumps(files, ensure_ascii=False, indent=1, sort_keys=True)
+        self.model = text.encode("utf-8")
+        try:
+            self._tokenizer = library.Tokenizer.from_str(files[TOKENIZER_FILE])
+        except Exception as error:  # the library raises no narrower class
+            raise unreadable(f"{TOKENIZER_FILE} of vocabulary {path}", error) from error
+        companions = [_parse(files.get(x, "{}"), f"{x} of {path}") for x in _COMPANIONS]
+        self.eos_text = _special_token(companions, "eos_token") or ""
+        eos_id = self._tokenizer.token_to_id(self.eos_text)
+        if eos_id is None:
+            named = f"has no token {self.eos_text!r}" if self.eos_text else "names no EOS token"
+            raise InputError(
+                f"vocabulary {path} {named}, which must end every document; name one of its tokens "
+                f"with --end-of-text, or as eos_token in {CONFIG_FILE}"
+            )
+        self.eos_id: int = eos_id
+        bos = _special_token(companions, "bos_token")
+        bos_id = self._tokenizer.token_to_id(bos) if bos is not None else None
+        self.prefix_id: int = eos_id if bos_id is None else bos_id
+        # Ids can have gaps, and a model needs a row for every id up to the highest.
+        self.size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
+        # These settings do not suit training text: they truncate or pad documents, and read
+        # "<|endoftext|>" inside a document as its end.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._tokenizer.encode_special_tokens = True
+        adds_bos = companions[0].get("add_bos_token")
+        if adds_bos is None:  # as the post-processor of tokenizer.json does
+            bos_id = next((x for x in self.encode_by_itself("")[:1] if x != eos_id), None)
+        self.bos_id: int | None = None if adds_bos is False else bos_id
+
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """See `Vocabulary.encode`."""
+        # A batch would start threads, but preparation already runs one process per core.
+        encodings = (self._tokenizer.encode(text, add_special_tokens=False) for text in texts)
+        return [np.array(encoding.ids, np.int32) for encoding in encodings]
+
+    def encode_by_itself(self, text: str) -> list[int]:
+        """See `Vocabulary.encode_by_itself`."""
+        return self._tokenizer.encode(text, add_special_tokens=True).ids
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """See `Vocabulary.decode`."""
+        return self._tokenizer.decode(np.asarray(ids, int).tolist(), skip_special_tokens=True)
+
+
+def _special_token(companions: Sequence[dict[str, Any]], kind: str) -> str | None:
+    """A special token of the first file that names one: a string, or an object around it."""
+    for parsed in companions:
+        token = parsed.get(kind)
+        token = token.get("content") if isinstance(token, dict) else token
+        if isinstance(token, str):
+            return token
+    return None
+
+
+def _parse(content: bytes | str, place: str) -> dict[str, Any]:
+    try:
+        parsed = parse_json(content)
+        if not isinstance(parsed, dict):
+            raise ValueError("no JSON object")
+    except ValueError as error:
+        raise unreadable(place, error) from error
+    return parsed

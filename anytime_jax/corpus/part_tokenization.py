@@ -1,0 +1,164 @@
+"""Tokenization of one part of a text, in any process: its arrays of tokens, then its result.
+
+A part becomes arrays of tokens for each split, every document followed by EOS: one array, or of a
+large part one for every stretch of documents. The result is written after them, whole, and says
+which input they come from. So a part is either finished or done again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import io
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from anytime_jax.corpus.source_interface import Part
+from anytime_jax.corpus.validation_split import assign_split
+from anytime_jax.corpus.vocabulary_files import load_vocabulary
+from anytime_jax.corpus.vocabulary_interface import Vocabulary
+from anytime_jax.data.dataset_info import SPLITS, VOCABULARY_NAME, PartInfo, part_size
+from anytime_jax.data.token_arrays import write_part
+from anytime_jax.errors import RunError
+from anytime_jax.storage.files import file_sizes
+from anytime_jax.storage.json_files import json_digest, read_json, write_json
+
+_BATCH_DOCUMENTS = 256  # per call of the tokenizer: they fit in memory
+_STRETCH_TOKENS = 2**25  # held in memory
+
+
+class WorkDirectory(NamedTuple):
+    """Directories of a preparation.
+
+    Attributes:
+      output: the dataset's own.
+      results: of the results of parts, which all processes share.
+      scratch: for temporary files of this process and its workers.
+    """
+
+    output: Path
+    results: Path
+    scratch: Path
+
+
+@dataclasses.dataclass(frozen=True)
+class PartResult:
+    """What is tokenized of a part.
+
+    Attributes:
+      documents: number of documents in each split.
+      arrays: their arrays in each split, in order; one for each stretch with documents.
+      nulls: number of records without a text, or with an empty one.
+    """
+
+    documents: dict[str, int]
+    arrays: dict[str, tuple[PartInfo, ...]]
+    nulls: int
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all splits, with the EOS of every document."""
+        return sum(array.tokens for array in itertools.chain(*self.arrays.values()))
+
+
+class Target(NamedTuple):
+    """What the arrays of a part depend on besides the part, and where they go.
+
+    Attributes:
+      settings: those of the dataset.
+      parts: number of parts of the text.
+      vocabulary_sha256: identity of the vocabulary in the dataset's directory.
+      bos_id: id that begins every document, None for none.
+    """
+
+    settings: Mapping[str, Any]
+    parts: int
+    vocabulary_sha256: str
+    bos_id: int | None
+    token_dtype: str
+    work: WorkDirectory
+
+
+@dataclasses.dataclass(frozen=True)
+class PartTask:
+    """Writes the arrays of part `index`."""
+
+    part: Part
+    index: int
+    target: Target
+
+    def load_result(self) -> PartResult | None:
+        """Loads the result of an earlier start, if it is of this input and its arrays are there."""
+        saved = read_json(self._result_path) or {}
+        if saved.get("digest") != self._digest():
+            return None
+        arrays = {
+            split: tuple(PartInfo(**array) for array in listed)
+            for split, listed in saved["arrays"].items()
+        }
+        for array in itertools.chain(*arrays.values()):
+            sizes = file_sizes(self.target.work.output / array.name)
+            if sizes.get("c/0") != part_size(array.tokens, self.target.token_dtype):
+                return None
+        return PartResult(saved["documents"], arrays, saved["nulls"])
+
+    def run(self) -> PartResult:
+        """Tokenizes the part, and saves the result."""
+        target = self.target
+        vocabulary = _load_cached(target.work.output / VOCABULARY_NAME, target.vocabulary_sha256)
+        begin = np.array([] if target.bos_id is None else [target.bos_id], np.int32)
+        dtype = np.dtype(target.token_dtype)
+        documents: dict[str, int] = dict.fromkeys(SPLITS, 0)
+        nulls = 0
+        arrays: dict[str, tuple[PartInfo, ...]] = dict.fromkeys(SPLITS, ())
+        buffers = {split: io.BytesIO() for split in SPLITS}
+        records = iter(self.part.documents())
+        while batch := list(itertools.islice(records, _BATCH_DOCUMENTS)):
+            texts = [text for text in batch if text]
+            nulls += len(batch) - len(texts)
+            for text, ids in zip(texts, vocabulary.encode(texts), strict=True):
+                split = assign_split(text, self.part.validation_fraction)
+                document = np.concatenate([begin, ids, [vocabulary.eos_id]])
+                buffers[split].write(document.astype(dtype).tobytes())
+                documents[split] += 1
+            if sum(x.tell() for x in buffers.values()) >= _STRETCH_TOKENS * dtype.itemsize:
+                self._write_arrays(buffers, arrays)
+        self._write_arrays(buffers, arrays)
+        result = PartResult(documents, arrays, nulls)
+        saved = {"digest": self._digest(), **dataclasses.asdict(result)}
+        write_json(self._result_path, saved, target.work.scratch)
+        return result
+
+    def _write_arrays(
+        self, buffers: dict[str, io.BytesIO], arrays: dict[str, tuple[PartInfo, ...]]
+    ) -> None:
+        """Writes and empties the buffers; adds what was written to the arrays of each split."""
+        for split, buffer in buffers.items():
+            if buffer.tell():
+                name = f"{split}/{self.index:05d}"
+                if arrays[split]:
+                    name += f"{len(arrays[split]):03d}"
+                tokens = np.frombuffer(buffer.getbuffer(), self.target.token_dtype)
+                arrays[split] += (write_part(self.target.work.output, name, tokens),)
+                buffers[split] = io.BytesIO()
+
+    @property
+    def _result_path(self) -> Path:
+        return self.target.work.results / f"{self.index:06d}.json"
+
+    def _digest(self) -> str:
+        """Returns a digest of everything that the arrays depend on."""
+        return json_digest([self.part.identity, *self.target[:-1]])
+
+
+@functools.lru_cache(maxsize=1)
+def _load_cached(path: Path, sha256: str) -> Vocabulary:
+    """Loads the vocabulary once per process."""
+    vocabulary = load_vocabulary(path)
+    if vocabulary.sha256 != sha256:  # a share that sees other input has replaced it
+        raise RunError(f"{path} was replaced by another process; run the same command again")
+    return vocabulary
