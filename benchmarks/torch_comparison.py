@@ -32,8 +32,8 @@ from anytime_jax.config.schema import Config
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.jax_settings import configure
 from anytime_jax.errors import InputError, RunError
+from anytime_jax.formats.ai2_olmo import OLMO
 from anytime_jax.formats.model_format import layers_to_tensors, split_layers
-from anytime_jax.formats.olmo import OLMO
 from anytime_jax.optimizers import AdamW
 from anytime_jax.training import step
 from benchmarks import harness, record

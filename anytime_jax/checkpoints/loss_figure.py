@@ -19,7 +19,7 @@ from anytime_jax.checkpoints.loss_table import (
     validation_sets,
     weight_labels,
 )
-from anytime_jax.checkpoints.metric_records import Row
+from anytime_jax.checkpoints.record_files import Row
 from anytime_jax.storage.paths import storage_path
 
 FILE = "curves.png"

@@ -27,7 +27,7 @@ from anytime_jax.checkpoints import (
     loss_table,
     run_directory,
 )
-from anytime_jax.checkpoints.metric_records import (
+from anytime_jax.checkpoints.record_files import (
     TASKS,
     Row,
     count_before,

@@ -19,8 +19,8 @@ from rich.console import Console
 
 from anytime_jax.checkpoints import loss_table
 from anytime_jax.checkpoints.checkpoint_listing import describe_latest
-from anytime_jax.checkpoints.metric_records import Row, read_records
 from anytime_jax.checkpoints.orbax_event_loop import EventLoopPolicy
+from anytime_jax.checkpoints.record_files import Row, read_records
 from anytime_jax.commands import config_file, standard_streams
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config import schema
@@ -30,10 +30,10 @@ from anytime_jax.storage.files import can_append
 from anytime_jax.storage.paths import storage_path
 from anytime_jax.training import loop
 from anytime_jax.training.loop import Outcome
-from anytime_jax.training.metric_writers import TENSORBOARD
 from anytime_jax.training.plan import make_plan
 from anytime_jax.training.plan_summary import print_summary
 from anytime_jax.training.profiler import StepRange
+from anytime_jax.training.trackers import TENSORBOARD
 
 EXAMPLES = (
     "--config=quickstart",

@@ -19,8 +19,8 @@ from anytime_jax.corpus.hf_vocabulary import TOKENIZER_FILE
 from anytime_jax.data.dataset_info import VOCABULARY_NAME
 from anytime_jax.errors import InputError, format_value, needs_extra
 from anytime_jax.formats import model_format as tables
+from anytime_jax.formats.ai2_olmo import OLMO
 from anytime_jax.formats.model_format import ModelFormat, Settings
-from anytime_jax.formats.olmo import OLMO
 from anytime_jax.formats.transformers_models import LLAMA, OLMO2, QWEN
 from anytime_jax.models.decoder import Params
 from anytime_jax.storage.json_files import parse_json

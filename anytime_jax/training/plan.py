@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 from anytime_jax.checkpoints import (
     checkpoint_listing,
     checkpoint_reader,
-    metric_records,
+    record_files,
     run_directory,
 )
 from anytime_jax.config.fields import flatten
@@ -32,10 +32,10 @@ from anytime_jax.distributed import processes, sharding
 from anytime_jax.errors import RunError
 from anytime_jax.training import branching, microbatch_search, preflight, pretrained, run_data
 from anytime_jax.training.branching import Trunk
-from anytime_jax.training.metric_writers import check_wandb
 from anytime_jax.training.pretrained import Pretrained
 from anytime_jax.training.profiler import StepRange, check_steps
 from anytime_jax.training.step import Program, document_rules, make_program
+from anytime_jax.training.trackers import check_wandb
 
 
 def describe_evaluation(
@@ -314,5 +314,5 @@ def _is_complete(plan: Plan) -> bool:
             )
         except RunError:
             is_saved = False  # to restore it fails, and names the damage
-    is_evaluated = plan.step > plan.stop or metric_records.is_evaluated(plan.run_dir, plan.step)
+    is_evaluated = plan.step > plan.stop or record_files.is_evaluated(plan.run_dir, plan.step)
     return bool(processes.broadcast(is_saved and is_evaluated))

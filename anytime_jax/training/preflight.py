@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 from anytime_jax import __version__, optimizers
 from anytime_jax.averaging import LIVE, is_label
-from anytime_jax.checkpoints import checkpoint_listing, metric_records, run_directory
+from anytime_jax.checkpoints import checkpoint_listing, record_files, run_directory
 from anytime_jax.checkpoints.retention import checkpoint_bytes
 from anytime_jax.checkpoints.tree_names import flatten_by_name
 from anytime_jax.checks import require
@@ -30,9 +30,9 @@ from anytime_jax.storage.failures import check_directory
 from anytime_jax.storage.files import directory_id, free_bytes
 from anytime_jax.storage.paths import absolute_path, storage_path
 from anytime_jax.training import due_steps
-from anytime_jax.training.metric_writers import TENSORBOARD
 from anytime_jax.training.state_memory import measure_state, state_bytes
 from anytime_jax.training.step import Program, trace_update
+from anytime_jax.training.trackers import TENSORBOARD
 
 _PACKED_CAPABILITY = 9.0  # of GPUs whose cuDNN attention takes packed documents
 _STORED_BYTES = (2, 4)  # of a number, as `array_checksums` sums them
@@ -63,7 +63,7 @@ def check_paths(config: Config) -> Path:
             stored = storage_path(path)
         check_directory(stored, f"config.{name} = {format_value(path)}")
     mirrors = [TENSORBOARD] if config.log.tensorboard else []
-    parts = [checkpoint_listing.DIRECTORY, metric_records.DIRECTORY, *mirrors]
+    parts = [checkpoint_listing.DIRECTORY, record_files.DIRECTORY, *mirrors]
     run_dir = storage_path(config.directory)
     run_directory.check_files(run_dir, parts)
     return run_dir
@@ -229,7 +229,7 @@ def check_capacity(
 
 def check_not_lost(config: Config, run_dir: Path, step: int) -> None:
     """Raises an InputError if records show that a run without checkpoints had one after `step`."""
-    rows = metric_records.read_records(run_dir)
+    rows = record_files.read_records(run_dir)
     if not rows:
         return
     saving = due_steps.saves(config, math.inf)

@@ -14,7 +14,7 @@ import jax
 from rich.console import Console
 
 from anytime_jax import __version__
-from anytime_jax.checkpoints import checkpoint_listing, metric_records, run_directory
+from anytime_jax.checkpoints import checkpoint_listing, record_files, run_directory
 from anytime_jax.checkpoints.manager import (
     CheckpointManager,
     RestoredCheckpoint,
@@ -30,11 +30,11 @@ from anytime_jax.storage.paths import absolute_path
 from anytime_jax.training import due_steps, preflight, pretrained, run_data, signals
 from anytime_jax.training.due_steps import Event
 from anytime_jax.training.evaluator import RunEvaluators, weight_trees
-from anytime_jax.training.metric_recorder import Recorder
 from anytime_jax.training.plan import Plan, make_plan
 from anytime_jax.training.plan_summary import print_summary
 from anytime_jax.training.profiler import Profiler, StepRange
 from anytime_jax.training.progress import Display
+from anytime_jax.training.recorder import Recorder
 from anytime_jax.training.run_failures import LastCheckpoint
 from anytime_jax.training.state_memory import describe_program
 from anytime_jax.training.step import Metrics, rates_at
@@ -216,7 +216,7 @@ def open_run(
         is_continued = plan.initial is not None or bool(config.branch.data)
         is_first = is_continued and plan.saved_step == 0
         misses_evaluation = (is_first or evaluations.due(plan.step)) and not processes.broadcast(
-            metric_records.is_evaluated(run_dir, plan.step)
+            record_files.is_evaluated(run_dir, plan.step)
         )
         profiler = Profiler(run_dir, profile, display.say)
         stack.callback(profiler.close)

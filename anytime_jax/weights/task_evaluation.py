@@ -19,12 +19,12 @@ import numpy as np
 
 from anytime_jax import __version__
 from anytime_jax.checkpoints import run_directory
-from anytime_jax.checkpoints.metric_records import TASKS, RecordWriter, read_records
+from anytime_jax.checkpoints.record_files import TASKS, RecordWriter, read_records
 from anytime_jax.corpus.vocabulary_interface import Vocabulary
 from anytime_jax.errors import InputError, needs_extra
 from anytime_jax.models.decoder import Params
 from anytime_jax.models.sampling import SamplingSettings
-from anytime_jax.training.metric_writers import open_mirrors
+from anytime_jax.training.trackers import open_mirrors
 from anytime_jax.weights.saved_run import SavedRun
 from anytime_jax.weights.text_scorer import TextScorer
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from anytime_jax.checkpoints.metric_records import read_records
+from anytime_jax.checkpoints.record_files import read_records
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config.schema import OPTIMIZERS
 from anytime_jax.errors import InputError

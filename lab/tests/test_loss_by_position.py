@@ -6,7 +6,7 @@ import pytest
 from run_command import run_command
 
 from anytime_jax import api
-from anytime_jax.checkpoints.metric_records import read_records
+from anytime_jax.checkpoints.record_files import read_records
 from anytime_jax.models import decoder
 from anytime_jax.weights import evaluation, saved_run
 from anytime_lab import loss_by_position

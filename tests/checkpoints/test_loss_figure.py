@@ -4,7 +4,7 @@ import matplotlib.image
 import pytest
 
 from anytime_jax.checkpoints import loss_figure
-from anytime_jax.checkpoints.metric_records import Row
+from anytime_jax.checkpoints.record_files import Row
 
 
 def make_rows(evaluated, labels=("last", "f25")):

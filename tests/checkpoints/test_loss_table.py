@@ -11,7 +11,7 @@ from anytime_jax.checkpoints.loss_table import (
     set_table,
     validation_sets,
 )
-from anytime_jax.checkpoints.metric_records import Row
+from anytime_jax.checkpoints.record_files import Row
 from anytime_jax.config.clock import Clock
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from anytime_jax import __version__
 from anytime_jax.checkpoints import checkpoint_reader
-from anytime_jax.checkpoints.metric_records import read_records
+from anytime_jax.checkpoints.record_files import read_records
 from anytime_jax.commands import runs
 
 

@@ -10,7 +10,7 @@ import small_run
 from small_run import write_config
 
 from anytime_jax.checkpoints import loss_figure
-from anytime_jax.checkpoints.metric_records import read_records
+from anytime_jax.checkpoints.record_files import read_records
 from anytime_jax.commands import train
 
 # Signals

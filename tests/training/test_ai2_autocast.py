@@ -13,8 +13,8 @@ import pytest
 import small_run
 from paths import REPOSITORY
 
+from anytime_jax.formats.ai2_olmo import OLMO
 from anytime_jax.formats.model_format import layers_to_tensors, split_layers
-from anytime_jax.formats.olmo import OLMO
 from anytime_jax.training import step
 from benchmarks import small
 

@@ -9,7 +9,7 @@ from training_runs import bits, start
 
 from anytime_jax.checkpoints import run_directory
 from anytime_jax.checkpoints.checkpoint_reader import verify_checkpoint
-from anytime_jax.checkpoints.metric_records import read_records
+from anytime_jax.checkpoints.record_files import read_records
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.storage.json_files import json_digest
 from anytime_jax.training.loop import Outcome

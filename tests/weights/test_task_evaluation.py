@@ -16,7 +16,7 @@ from paths import REPOSITORY
 from training_runs import start
 
 from anytime_jax.checkpoints import run_directory
-from anytime_jax.checkpoints.metric_records import read_records
+from anytime_jax.checkpoints.record_files import read_records
 from anytime_jax.commands import evaluate, export, runs
 from anytime_jax.corpus.preparation import prepare
 from anytime_jax.corpus.sources import FileSource

@@ -12,7 +12,7 @@ import numpy as np
 from anytime_jax.averaging import LIVE
 from anytime_jax.checkpoints import run_directory
 from anytime_jax.checkpoints.loss_table import evaluations
-from anytime_jax.checkpoints.metric_records import Row, read_records
+from anytime_jax.checkpoints.record_files import Row, read_records
 from anytime_jax.config.kinds import NOBODY, Trust
 from anytime_jax.config.schema import Config
 from anytime_jax.errors import InputError

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from anytime_jax.averaging import LIVE
-from anytime_jax.checkpoints import metric_records, run_directory
+from anytime_jax.checkpoints import record_files, run_directory
 from anytime_jax.checkpoints.loss_table import evaluations, loss_table
-from anytime_jax.checkpoints.metric_records import Row
+from anytime_jax.checkpoints.record_files import Row
 from anytime_jax.config import schema
 from anytime_jax.config.clock import Clock
 from anytime_jax.config.kinds import NOBODY, Trust
@@ -165,7 +165,7 @@ def take(run_dir: str | Path, previous: Snapshot | None = None, trust: Trust = N
         return dataclasses.replace(previous, is_training=is_training, time=time.time())
     warnings: list[str] = []
     start = time.thread_time()
-    rows = metric_records.read_records(run_dir, warnings.append)
+    rows = record_files.read_records(run_dir, warnings.append)
     seconds = time.thread_time() - start
     next_reading = now + (_REST * seconds if seconds > _SHORT else 0.0)
     horizon = config.horizon
@@ -202,5 +202,5 @@ def _last_change(run_dir: Path) -> tuple[float, int]:
 
     Equal answers mean equal records, which need not be read again. Both are 0 without records.
     """
-    versions = file_versions(run_dir / metric_records.DIRECTORY).values()
+    versions = file_versions(run_dir / record_files.DIRECTORY).values()
     return max((time for _, time in versions), default=0.0), sum(size for size, _ in versions)

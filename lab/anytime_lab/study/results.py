@@ -19,7 +19,7 @@ import numpy as np
 from anytime_jax.averaging import LIVE, label_order
 from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_directory
 from anytime_jax.checkpoints.loss_table import evaluations
-from anytime_jax.checkpoints.metric_records import (
+from anytime_jax.checkpoints.record_files import (
     Row,
     count_before,
     describe_missing,

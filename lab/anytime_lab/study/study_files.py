@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from anytime_jax.checkpoints import metric_records, run_directory
+from anytime_jax.checkpoints import record_files, run_directory
 from anytime_jax.config import python_files
 from anytime_jax.config.kinds import NOBODY, Trust
 from anytime_jax.errors import InputError
@@ -122,7 +122,7 @@ def pack(study: Study, path: Path) -> Path:
     with atomic_write(path) as part, tarfile.open(part, "w:xz", preset=9) as tar:
         _add(tar, PLAN, _plan_json(study).encode("utf-8"))
         for run in study.runs:
-            segments = metric_records.segments(run.run_dir)
+            segments = record_files.segments(run.run_dir)
             about = run_directory.read_run_file(run.run_dir)
             if not segments or about is None:
                 continue
@@ -132,7 +132,7 @@ def pack(study: Study, path: Path) -> Path:
                 about["branch"]["from_run"] = Path(about["branch"]["from_run"]).name
             _add(tar, f"{run.name}/{run_directory.RUN_FILE}", json.dumps(about).encode("utf-8"))
             for segment in segments:
-                name = f"{run.name}/{metric_records.DIRECTORY}/{segment.name}"
+                name = f"{run.name}/{record_files.DIRECTORY}/{segment.name}"
                 _add(tar, name, segment.read_bytes())
     return path
 

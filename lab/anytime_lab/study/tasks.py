@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_directory
-from anytime_jax.checkpoints.metric_records import is_evaluated
+from anytime_jax.checkpoints.record_files import is_evaluated
 from anytime_jax.checkpoints.retention import checkpoint_bytes, retention_policy
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset_info import data_fingerprint, load_dataset

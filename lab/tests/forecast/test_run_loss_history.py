@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import synthetic_study
 
-from anytime_jax.checkpoints.metric_records import Row
+from anytime_jax.checkpoints.record_files import Row
 from anytime_jax.config import schema
 from anytime_jax.errors import InputError
 from anytime_lab.forecast import run_loss_history

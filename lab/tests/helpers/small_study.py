@@ -8,7 +8,7 @@ import sys
 import pytest
 from paths import HELPERS, REPOSITORY
 
-from anytime_jax.checkpoints.metric_records import RecordWriter
+from anytime_jax.checkpoints.record_files import RecordWriter
 from anytime_lab.study import local_executor, study_files
 
 STUDY = """

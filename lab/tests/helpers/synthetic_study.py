@@ -6,7 +6,7 @@ import math
 
 from ml_collections import ConfigDict
 
-from anytime_jax.checkpoints.metric_records import RecordWriter
+from anytime_jax.checkpoints.record_files import RecordWriter
 from anytime_jax.config.clock import Clock
 from anytime_lab.study import study_files
 from anytime_lab.study.plan import Study, branches, chain, grid, paired, runs, values

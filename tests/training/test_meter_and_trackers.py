@@ -17,14 +17,10 @@ from anytime_jax.checkpoints import run_directory
 from anytime_jax.config import schema
 from anytime_jax.config.schema import LogConfig
 from anytime_jax.errors import InputError
-from anytime_jax.training import metric_writers
-from anytime_jax.training.metric_writers import (
-    AHEAD,
-    Meter,
-    check_wandb,
-    open_mirrors,
-)
+from anytime_jax.training import meter as meter_lib
+from anytime_jax.training.meter import AHEAD, Meter
 from anytime_jax.training.step import RELATIVE_UPDATES
+from anytime_jax.training.trackers import check_wandb, open_mirrors
 
 MEANS = ("loss", "grad_norm", "clipped", "update_norm")
 NAMES = (*MEANS, "lr")
@@ -82,7 +78,7 @@ def mean_row(steps):
 def clock_fixture(monkeypatch):
     """A clock that only the test advances."""
     clock = types.SimpleNamespace(now=100.0)
-    monkeypatch.setattr(metric_writers.time, "perf_counter", lambda: clock.now)
+    monkeypatch.setattr(meter_lib.time, "perf_counter", lambda: clock.now)
     return clock
 
 
@@ -230,6 +226,6 @@ def test_check_mirrors_rejects_missing_package(monkeypatch):
 
 
 def test_clock_that_stands_still_gives_no_speed(monkeypatch):
-    monkeypatch.setattr(metric_writers.time, "perf_counter", lambda: 1.0)
+    monkeypatch.setattr(meter_lib.time, "perf_counter", lambda: 1.0)
     measured = push(make_meter(peak=1.0), range(1, 20))
     assert not any({"tokens_per_s", "mfu"} & row.keys() for _, _, row in measured if row)

@@ -9,18 +9,19 @@ from typing import Any
 import jax
 
 from anytime_jax import __version__
-from anytime_jax.checkpoints.metric_records import RecordWriter, describe_missing
+from anytime_jax.checkpoints.record_files import RecordWriter, describe_missing
 from anytime_jax.checkpoints.tree_names import flatten_by_name
 from anytime_jax.distributed import processes
 from anytime_jax.distributed.device_specs import device_spec
 from anytime_jax.errors import RunError
 from anytime_jax.models.flops import flops_per_token
 from anytime_jax.storage.failures import storage_errors
-from anytime_jax.training.metric_writers import Meter, Reading, Tracker, open_mirrors
+from anytime_jax.training.meter import Meter, Reading
 from anytime_jax.training.plan import Plan
 from anytime_jax.training.progress import Display
 from anytime_jax.training.run_failures import LastCheckpoint
 from anytime_jax.training.step import Metrics
+from anytime_jax.training.trackers import Tracker, open_mirrors
 
 
 class Recorder:

@@ -1,0 +1,119 @@
+"""Meter: the metrics of updates on their way from the device to the host, and the rows of them."""
+
+import collections
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import jax
+
+from anytime_jax.training.step import RELATIVE_UPDATES, Metrics
+
+# Updates that may be under way on the device before the host waits for the oldest: enough to keep
+# the device busy, few enough that batches do not pile up in its memory.
+AHEAD = 4
+
+# A row has the mean of some metrics over the updates since the last row, skipped ones left out, and
+# the last value of others. The rest of the metrics are for the training loop alone.
+_MEANS = ("loss", "grad_norm", "clipped", "update_norm")
+_LAST = {"lr": "lr", "spikes": "train/spikes", "skipped": "train/skipped"}
+
+
+# Number of an update, its metrics on the host, and the row to record if one is due.
+Reading = tuple[int, dict[str, float], dict[str, float] | None]
+
+
+class Meter:
+    """Copies the metrics of updates to the host without stalling the device.
+
+    The loop pushes the metrics of each update as device arrays. They are read `AHEAD` updates
+    later, when reading them does not wait.
+    """
+
+    def __init__(
+        self,
+        every: int,
+        tokens: Callable[[int], int],
+        peak_tokens_per_s: float | None,
+        interval: Mapping[str, list[float]] | None = None,
+        parameters: Sequence[str] = (),
+    ):
+        """Initializes the meter, which makes a row after every `every` updates.
+
+        `tokens` is the number of tokens after a number of updates. `peak_tokens_per_s` is the speed
+        at full use of the devices, None if unknown. `interval` is `Meter.interval` at the
+        checkpoint, so that a resumed run writes the same means. `parameters` are the names of those
+        that relative updates are of.
+        """
+        self._every = every
+        self._tokens = tokens
+        self._peak_tokens_per_s = peak_tokens_per_s
+        self._pending: collections.deque[tuple[int, Metrics]] = collections.deque()
+        self._interval = {name: list(values) for name, values in (interval or {}).items()}
+        self._parameters = parameters
+        self._timed_tokens = 0
+        self._seconds = 0.0
+        self._clock: float | None = None  # when `_seconds` was last brought up to date
+
+    def push(self, step: int, metrics: Metrics) -> list[Reading]:
+        """Adds an update that was just dispatched; returns the readings that are ready."""
+        self._pending.append((step, metrics))
+        # The first update compiles: the clock starts when it is done.
+        return self._read(down_to=0 if self._clock is None else AHEAD)
+
+    def pause(self) -> list[Reading]:
+        """Waits for all updates and returns their readings; stops the clock until `resume`."""
+        readings = self._read(down_to=0)
+        self._advance_clock()
+        return readings
+
+    def resume(self) -> None:
+        """Starts the clock again, unless no update has been made, as the first one compiles."""
+        if self._clock is not None:
+            self._clock = time.perf_counter()
+
+    @property
+    def interval(self) -> dict[str, list[float]]:
+        """Metrics of the updates since the last row; complete after `pause`."""
+        return {name: list(values) for name, values in self._interval.items()}
+
+    def _read(self, down_to: int) -> list[Reading]:
+        return [self._read_oldest() for _ in range(len(self._pending) - down_to)]
+
+    def _read_oldest(self) -> Reading:
+        step, on_device = self._pending.popleft()
+        on_host = jax.device_get(on_device)
+        relative_updates = on_host.pop(RELATIVE_UPDATES, ())
+        names = self._parameters if len(relative_updates) else ()
+        metrics = {name: float(value) for name, value in on_host.items()}
+        if not metrics["consecutive_skips"]:  # a skipped update may have a loss of NaN
+            of_parameters = {
+                f"relative_update/{name}": float(x)
+                for name, x in zip(names, relative_updates, strict=True)
+            }
+            means = {name: metrics[name] for name in _MEANS} | of_parameters
+            for name, value in means.items():
+                self._interval.setdefault(name, []).append(value)
+        if self._clock is None:
+            self._clock = time.perf_counter()
+        else:
+            self._timed_tokens += self._tokens(step) - self._tokens(step - 1)
+        return step, metrics, self._row(metrics) if step % self._every == 0 else None
+
+    def _row(self, last: Mapping[str, float]) -> dict[str, float]:
+        row = {f"train/{name}": math.fsum(v) / len(v) for name, v in self._interval.items()}
+        row |= {name: last[metric] for metric, name in _LAST.items()}
+        self._advance_clock()
+        if self._timed_tokens and self._seconds > 0:  # a clock may stand still
+            row["tokens_per_s"] = self._timed_tokens / self._seconds
+            if self._peak_tokens_per_s is not None:
+                row["mfu"] = row["tokens_per_s"] / self._peak_tokens_per_s
+        self._interval = {}
+        self._timed_tokens, self._seconds = 0, 0.0
+        return row
+
+    def _advance_clock(self) -> None:
+        if self._clock is not None:
+            now = time.perf_counter()
+            self._seconds += now - self._clock
+            self._clock = now

@@ -1,0 +1,135 @@
+"""Trackers of a run: TensorBoard and Weights & Biases, beside the records.
+
+Training writes every name at most once per step: `train/loss`, `train/grad_norm`, `train/clipped`,
+`train/update_norm`, `train/spikes`, `train/skipped`, `lr`, `tokens_per_s`, `mfu`,
+`eval/LABEL/loss`, `eval_seconds`, and with `log.relative_updates`
+`train/relative_update/PARAMETER`. `evaluate --tasks` adds `tasks/WEIGHTS/TASK/METRIC` later, in
+place of an earlier score.
+"""
+
+import importlib.util
+import json
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from anytime_jax.checkpoints import run_directory
+from anytime_jax.config.schema import Config, LogConfig
+from anytime_jax.errors import InputError
+from anytime_jax.storage.files import can_append
+from anytime_jax.storage.paths import absolute_path, storage_path
+
+TENSORBOARD = "tensorboard"  # directory of its event files in a run
+
+
+class Tracker(Protocol):
+    """Destination of metrics, such as the records of a run or TensorBoard."""
+
+    def write(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
+        """Writes the values of a step, by name; `tokens` are the tokens seen."""
+        ...
+
+    def sync(self) -> None:
+        """Stores everything written; the records raise an OSError if they cannot be stored."""
+        ...
+
+    def close(self) -> None:
+        """Stores what is left and closes the destination."""
+        ...
+
+
+class _TensorBoard:
+    """Event files in `RUN/tensorboard`, with the settings as text.
+
+    They are written in the thread that calls: the library's own writer has another, which a full
+    disk ends, and for which a write to its queue would then wait forever.
+    """
+
+    def __init__(self, config: Config, from_step: int):
+        from tensorboardX import summary
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto import event_pb2
+
+        events: Any = event_pb2  # its names are made when it is imported
+        self._scalar, self._event = summary.scalar, events.Event
+        directory = storage_path(config.directory) / TENSORBOARD
+        directory.mkdir(parents=True, exist_ok=True)
+        self._events = EventsWriter(str(directory / "events"))
+        start = events.SessionLog(status=events.SessionLog.START)
+        self._add(from_step + 1, session_log=start)  # TensorBoard drops what is later
+        settings = json.dumps(config.to_dict(), indent=1)
+        # Of the step at which this start began, so that the settings of earlier ones stay.
+        self._add(from_step, summary=summary.text("settings", f"```json\n{settings}\n```"))
+
+    def write(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
+        del tokens
+        for name, value in values.items():
+            self._add(step, summary=self._scalar(name, value))
+
+    def _add(self, step: int, **content: Any) -> None:
+        event = self._event(wall_time=time.time(), step=step, **content)
+        self._events.write_event(event)
+
+    def sync(self) -> None:
+        self._events.flush()
+
+    def close(self) -> None:
+        self._events.close()
+
+
+class _Wandb:
+    """Run of Weights & Biases, the same for every start in one run directory.
+
+    Its group is the folder of the directory, which the runs of a study and a trunk with its
+    branches have in common.
+    """
+
+    def __init__(self, config: Config):
+        import wandb  # pyright: ignore[reportMissingImports]
+
+        run_dir = storage_path(config.directory)
+        folder = run_dir if can_append(run_dir) else tempfile.gettempdir()
+        self._run = wandb.init(
+            project=config.log.wandb_project,
+            name=config.name,
+            group=absolute_path(run_dir).parent.name,
+            id=run_directory.run_id(run_dir),
+            config=config.to_dict(),
+            dir=str(folder),
+            resume="allow",
+        )
+
+    def write(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
+        self._run.log({**values, "tokens": tokens}, step=step)
+
+    def sync(self) -> None:
+        pass  # the library sends by itself
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def open_mirrors(config: Config, from_step: int, say: Callable[[str], None]) -> list[Tracker]:
+    """Opens TensorBoard and Weights & Biases where configured, and returns them.
+
+    In TensorBoard, values of earlier starts after step `from_step` are superseded. `say` is told if
+    a run has no TensorBoard files because it is in a bucket.
+    """
+    mirrors: list[Tracker] = []
+    if config.log.wandb_project:
+        mirrors.append(_Wandb(config))
+    if config.log.tensorboard and can_append(storage_path(config.directory)):
+        mirrors.append(_TensorBoard(config, from_step))
+    elif config.log.tensorboard:
+        say("tensorboard left out: its files grow, which files in a bucket cannot")
+    return mirrors
+
+
+def check_wandb(log: LogConfig) -> None:
+    """Raises an InputError if Weights & Biases is configured and not installed."""
+    if log.wandb_project and importlib.util.find_spec("wandb") is None:
+        raise InputError(
+            f"config.log.wandb_project = {log.wandb_project!r} needs Weights & Biases: pip install "
+            "'anytime_jax[wandb]', or leave it empty"
+        )
