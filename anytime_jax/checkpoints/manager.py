@@ -36,7 +36,6 @@ from anytime_jax.storage.failures import is_temporary
 from anytime_jax.storage.files import (
     check_files,
     describe_free,
-    directory_id,
     free_bytes,
     is_link,
     remove_directory,
@@ -44,7 +43,6 @@ from anytime_jax.storage.files import (
 from anytime_jax.storage.json_files import json_digest
 from anytime_jax.storage.paths import absolute_path
 
-_REMOVED = "the directory was removed while the run trained"
 # Orbax's time limit of a save: by the system's clock, which may be set forward during a save.
 _TIMEOUT_SECONDS = 10 * 365 * 86_400
 _DISK_FULL = ("No space left on device", "Disk quota exceeded")
@@ -100,7 +98,6 @@ class CheckpointManager:
                 f"a {checkpoint_listing.COMPLETE_MARK} in {self._directory} is damaged ({error}): "
                 "remove that checkpoint, or choose another run_dir"
             ) from error
-        self._directory_id = directory_id(self._directory)
 
     def _check_marks(self) -> None:
         """Raises an InputError if Orbax would read something else than a file."""
@@ -134,8 +131,6 @@ class CheckpointManager:
             # The save itself waits for every process: one that refuses tells the others before.
             with processes.fail_together("save a checkpoint", RunError):
                 self._manager.wait_until_finished()
-                if self._was_removed():
-                    raise RunError(_REMOVED)
                 for item, (_, names) in inspected.items():
                     if names:
                         raise RunError(
@@ -147,10 +142,6 @@ class CheckpointManager:
                     )
             args = ocp.args.Composite(**arrays, meta=ocp.args.JsonSave(meta))
             self._manager.save(step, args=args, force=True)
-
-    def _was_removed(self) -> bool:
-        """Returns whether the directory was removed; Orbax would create another."""
-        return self._directory_id != directory_id(self._directory)
 
     def wait(self) -> None:
         """Waits until every save is on disk; raises a RunError if one failed."""
@@ -215,9 +206,7 @@ class CheckpointManager:
                 if isinstance(error, RunError)
                 else checkpoint_reader.shorten_error(error)
             )
-            if self._was_removed():
-                reason = _REMOVED
-            elif any(text in str(error) for text in _DISK_FULL):
+            if any(text in str(error) for text in _DISK_FULL):
                 reason = f"the disk is full: {describe_free(self._directory)} are free"
             elif processes.is_sign_of_loss(error):
                 raise lost_process_exit.make_error(error) from error

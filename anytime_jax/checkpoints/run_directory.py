@@ -141,42 +141,42 @@ def start_id(run_dir: Path) -> str | None:
     return (read_run_file(run_dir) or {}).get("start", {}).get("id")
 
 
-class OvertakenError(RunError):
-    """Another start has taken over the run."""
+class LostRunError(RunError):
+    """Another start has taken over the run, or its directory was removed."""
 
 
 def confirm(run_dir: Path, start: str) -> None:
-    """Raises an OvertakenError if a run has a later start than the one with an id.
+    """Raises a LostRunError if a run has a later start than the one with an id, or is gone.
 
-    Raises a RunError if `run.json` cannot tell.
+    Raises a RunError if `run.json` cannot be read.
     """
     try:
         content = read_run_file(run_dir)
     except InputError as error:
         raise RunError(str(error)) from error
     if content is None:
-        raise RunError(
+        raise LostRunError(
             f"{run_dir / RUN_FILE} is gone: the directory was removed while the run trained"
         )
     if (last := content.get("start", {})).get("id") != start:
-        raise OvertakenError(
+        raise LostRunError(
             f"another start has taken over {run_dir}: process {last.get('process')} on "
             f"{last.get('host')}, at {last.get('time')}"
         )
 
 
 @contextlib.contextmanager
-def naming_later_start(run_dir: Path, start: str) -> Iterator[None]:
-    """Turns an error of the block into an OvertakenError if a later start may have caused it.
+def explain_lost_run(run_dir: Path, start: str) -> Iterator[None]:
+    """Turns an error of the block into a LostRunError if the run was lost, the likely cause.
 
-    The later start removes saves that are not complete, also those in progress.
+    A later start, for example, removes saves that are not complete, also those in progress.
     """
     try:
         yield
     except Exception as error:
         try:
             confirm(run_dir, start)
-        except OvertakenError as cause:
+        except LostRunError as cause:
             raise cause from error
         except RunError:
             pass  # the error itself says more

@@ -189,20 +189,6 @@ def local_directory(path: Path) -> Iterator[Path]:
             upload(file, path / file.relative_to(folder))
 
 
-def directory_id(path: Path) -> int | None:
-    """Returns a number that tells a directory from a later one at the same path, or None.
-
-    None means that there is no directory. In a bucket, where a directory is only a part of file
-    names, the number is 0.
-    """
-    if is_remote(path):
-        return 0
-    try:
-        return path.stat().st_ino if path.is_dir() else None
-    except OSError:
-        return None
-
-
 def make_writable_directory(path: Path, setting: str) -> None:
     """Creates a directory if it does not exist, and writes a temporary file to test it.
 

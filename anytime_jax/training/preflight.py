@@ -27,7 +27,7 @@ from anytime_jax.errors import InputError, format_value, naming
 from anytime_jax.formatting import format_bytes
 from anytime_jax.models import attention
 from anytime_jax.storage.failures import check_directory
-from anytime_jax.storage.files import directory_id, free_bytes
+from anytime_jax.storage.files import free_bytes, is_directory
 from anytime_jax.storage.paths import absolute_path, storage_path
 from anytime_jax.training import due_steps
 from anytime_jax.training.state_memory import measure_state, state_bytes
@@ -236,7 +236,7 @@ def check_not_lost(config: Config, run_dir: Path, step: int) -> None:
     saves = (x for x in range(step + 1, rows[-1].step) if saving.due(x))
     # A second save waits for the first one, which a kill can leave half-written.
     had_saved = next(itertools.islice(saves, 1, None), None) is not None
-    is_removed = directory_id(run_dir / checkpoint_listing.DIRECTORY) is None
+    is_removed = not is_directory(run_dir / checkpoint_listing.DIRECTORY)
     if had_saved or is_removed:
         raise InputError(
             f"config.run_dir = {config.directory!r} has records to step {rows[-1].step:,}, but its "

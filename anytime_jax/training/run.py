@@ -183,7 +183,7 @@ def open_run(
         start["id"] = processes.broadcast_text(start["id"])
         _write_run_file(plan, start, display.say)
         preflight.check_shared(run_dir, start["id"])
-        stack.enter_context(run_directory.naming_later_start(run_dir, start["id"]))
+        stack.enter_context(run_directory.explain_lost_run(run_dir, start["id"]))
 
         def confirm_start() -> None:
             if processes.is_primary():

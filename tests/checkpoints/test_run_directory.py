@@ -10,7 +10,8 @@ import sys
 import pytest
 
 from anytime_jax.checkpoints import run_directory
-from anytime_jax.errors import InputError, RunError
+from anytime_jax.checkpoints.run_directory import LostRunError
+from anytime_jax.errors import BucketError, InputError, RunError
 from anytime_jax.storage import locks
 
 
@@ -95,6 +96,12 @@ def test_start_is_confirmed_until_another_begins(tmp_path):
     assert run_directory.start_id(tmp_path) == second["id"]
     with pytest.raises(RunError, match=rf"process {os.getpid()} on {socket.gethostname()}"):
         run_directory.confirm(tmp_path, first["id"])
+    for start, kind in ((first, LostRunError), (second, BucketError)):
+        with (
+            pytest.raises(kind),
+            run_directory.explain_lost_run(tmp_path, start["id"]),
+        ):
+            raise BucketError("a file of a save is gone")
     assert run_directory.read_identity(tmp_path) == {"seed": 0}
     (tmp_path / "run.json").unlink()
     with pytest.raises(RunError, match="removed"):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from anytime_jax.errors import InputError
-from anytime_jax.storage.files import directory_id, free_bytes, read_file
+from anytime_jax.storage.files import free_bytes, read_file
 
 
 def test_socket_device_and_directory_are_refused(tmp_path, monkeypatch):
@@ -21,15 +21,3 @@ def test_socket_device_and_directory_are_refused(tmp_path, monkeypatch):
 def test_free_bytes_accepts_directories_that_do_not_exist(tmp_path):
     assert free_bytes(tmp_path / "not" / "there") == pytest.approx(free_bytes(tmp_path), rel=0.01)
     assert free_bytes(Path("/")) > 0
-
-
-def test_directory_that_was_made_again_is_another(tmp_path, bucket):
-    directory = tmp_path / "checkpoints"
-    assert directory_id(directory) is None
-    directory.mkdir()
-    first = directory_id(directory)
-    assert first == directory_id(directory)
-    directory.rename(tmp_path / "old")
-    directory.mkdir()
-    assert directory_id(directory) not in (None, first)
-    assert directory_id(bucket / "checkpoints") is not None

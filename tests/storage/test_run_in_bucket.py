@@ -77,19 +77,19 @@ def test_records_are_a_file_for_each_save_and_evaluation(bucket):
 
 def test_start_that_was_overtaken_ends_at_its_next_save(dataset, whole, bucket):
     """It stores nothing more, and names the other, which trains as if it were alone."""
-    first, others = len(updates), []
+    first, files = len(updates), []
 
     def overtake():
         if len(updates) == first + 6:
             while not saved_steps(bucket):
                 time.sleep(0.05)
-            others.append(start(bucket, dataset, stop="1x")[0].step)
+            assert start(bucket, dataset, stop="1x")[0].step == 10
+            files.append(file_sizes(bucket))
         return False
 
     with pytest.raises(RunError, match=rf"another start.*process {os.getpid()} on"):
         start(bucket, dataset, overtake, stop="2x")
-    assert others == [10]
-    assert saved_steps(bucket)[-1] == 10
+    assert files == [file_sizes(bucket)]
     assert records(bucket) == [row for row in records(whole) if row[0] <= 10]
 
 

@@ -8,6 +8,7 @@ import pytest
 from training_runs import bits, start
 
 from anytime_jax.checkpoints import run_directory
+from anytime_jax.checkpoints.checkpoint_listing import saved_steps
 from anytime_jax.checkpoints.checkpoint_reader import verify_checkpoint
 from anytime_jax.checkpoints.record_files import read_records
 from anytime_jax.errors import InputError, RunError
@@ -85,6 +86,23 @@ def test_removed_directory_ends_the_run(dataset, tmp_path):
 
     with pytest.raises(RunError, match="the directory was removed while the run trained"):
         start(run, dataset, interrupted, stop="1x")
+
+
+def test_start_that_was_overtaken_saves_nothing_more(dataset, tmp_path):
+    """As on a file system without locks, where a second start is not refused."""
+    run, calls = tmp_path / "run", []
+
+    def interrupted():
+        calls.append(None)
+        if len(calls) == 6:
+            content = json.loads((run / "run.json").read_text())
+            content["start"] = run_directory.new_start()
+            (run / "run.json").write_text(json.dumps(content))
+        return False
+
+    with pytest.raises(RunError, match="another start has taken over"):
+        start(run, dataset, interrupted, stop="1x")
+    assert saved_steps(run) == [4]
 
 
 @pytest.mark.parametrize("name", ["records", "lock"])
