@@ -207,12 +207,13 @@ def _make_run(
     own = {"name": name, "run_dir": f"{root}/{name}"}
     fields.change(schema.Settings, settings, {**change, **own})
     # A ConfigDict sorts its keys, and a dictionary that is a value, such as {"2x": ...}, does not.
+    options = {"convert_dict": False, "type_safe": False}
     groups = {
-        name: ConfigDict(settings[name], convert_dict=False)
+        name: ConfigDict(settings[name], **options)
         for name in schema.groups()
         if isinstance(settings.get(name), dict)
     }
-    return StudyRun(name, ConfigDict({**settings, **groups}, convert_dict=False), trunk)
+    return StudyRun(name, ConfigDict({**settings, **groups}, **options), trunk)
 
 
 def _label(change: Change) -> list[str]:
