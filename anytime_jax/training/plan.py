@@ -237,7 +237,7 @@ def make_plan(
         return dataclasses.replace(plan, is_complete=_is_complete(plan))
     if microbatches:
         return plan
-    # A CPU's is the machine's, of which others take a part.
+    # The memory of a CPU is the machine's, of which other programs take a part.
     is_cpu = mesh.devices.flat[0].platform == "cpu"
     memory = None if is_cpu else sharding.device_memory(mesh)
     number = microbatch_search.find(config, mesh, rules, numbers, memory, say)
