@@ -8,6 +8,7 @@ microbatches. Nothing of it is in the configuration, which a start never changes
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -32,6 +33,7 @@ from anytime_jax.distributed import processes, sharding
 from anytime_jax.errors import RunError
 from anytime_jax.training import branching, microbatch_search, preflight, pretrained, run_data
 from anytime_jax.training.branching import Trunk
+from anytime_jax.training.evaluator import RunEvaluators
 from anytime_jax.training.pretrained import Pretrained
 from anytime_jax.training.profiler import StepRange, check_steps
 from anytime_jax.training.step import Program, document_rules, make_program
@@ -97,6 +99,11 @@ class Plan:
     def program(self) -> Program:
         """The functions of the first stage, whose state is every stage's."""
         return self.programs[self.config.model]
+
+    @functools.cached_property
+    def evaluators(self) -> RunEvaluators:
+        """The evaluators of the run, whose datasets are opened once."""
+        return RunEvaluators(self.config, self.mesh, self.sets, self.set_weights, self.programs)
 
     @property
     def dataset(self) -> DatasetInfo:

@@ -15,7 +15,6 @@ from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.models.attention import resolve_path
 from anytime_jax.models.decoder import count_params
 from anytime_jax.storage.files import free_bytes
-from anytime_jax.training.evaluator import RunEvaluators
 from anytime_jax.training.plan import Plan
 from anytime_jax.training.state_memory import measure_state, state_bytes
 
@@ -109,8 +108,7 @@ def _describe_data(plan: Plan) -> Iterator[str]:
 
 def _describe_evaluation(plan: Plan) -> Iterator[str]:
     """The size of an evaluation on every validation set, and its weight in the mean."""
-    run = RunEvaluators(plan.config, plan.mesh, plan.sets, plan.set_weights, plan.programs)
-    evaluators, weights = run.at(plan.step).by_set, plan.set_weights
+    evaluators, weights = plan.evaluators.at(plan.step).by_set, plan.set_weights
     for name, each in evaluators.items():
         label = f"{name} (weight {weights.get(name, 0):.3g}): " if len(evaluators) > 1 else ""
         tokens, documents = each.count * each.length, each.count_documents()

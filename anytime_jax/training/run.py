@@ -29,7 +29,7 @@ from anytime_jax.formatting import format_duration
 from anytime_jax.storage.paths import absolute_path
 from anytime_jax.training import due_steps, preflight, pretrained, run_data, signals
 from anytime_jax.training.due_steps import Event
-from anytime_jax.training.evaluator import RunEvaluators, weight_trees
+from anytime_jax.training.evaluator import weight_trees
 from anytime_jax.training.plan import Plan, make_plan
 from anytime_jax.training.plan_summary import print_summary
 from anytime_jax.training.profiler import Profiler, StepRange
@@ -62,7 +62,6 @@ class Run:
     interrupted: Callable[[], bool]
     misses_evaluation: bool
     about: Mapping[str, Any]
-    evaluators: RunEvaluators
     checkpoints: CheckpointManager
     recorder: Recorder
     profiler: Profiler
@@ -143,7 +142,7 @@ class Run:
         with self.recorder.paused():
             began = time.perf_counter()
             with self.last.named():
-                losses = self.evaluators.at(step).losses(weight_trees(state), self.interrupted)
+                losses = self.plan.evaluators.at(step).losses(weight_trees(state), self.interrupted)
             self.misses_evaluation = losses is None
             if losses is not None:
                 with processes.fail_together("record an evaluation", RunError):
@@ -199,7 +198,6 @@ def open_run(
         meta: Mapping[str, Any] = restored.meta if restored else {"step": 0}
         if meta["step"] != plan.step:  # the latest checkpoint was damaged, and is set aside
             plan = plan.starting_from(meta["step"])
-        evaluators = RunEvaluators(config, mesh, plan.sets, plan.set_weights, plan.programs)
         print_summary(plan, display.say)
         averages_since = _averages_since(config, restored, display.say)
         state = restored.state if restored else _first_state(plan)
@@ -230,7 +228,6 @@ def open_run(
             interrupted=interrupted,
             misses_evaluation=misses_evaluation,
             about=plan.about | {"averages_since": averages_since},
-            evaluators=evaluators,
             checkpoints=checkpoints,
             recorder=recorder,
             profiler=profiler,
