@@ -13,6 +13,7 @@ import bisect
 import functools
 import hashlib
 import itertools
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -139,8 +140,13 @@ class TokenReader:
         return rows
 
     def _error(self, dataset: int, number: int, first: int, count: int, reason: str) -> RunError:
-        path = self._infos[dataset].path / self._parts[dataset][number].name
-        return RunError(f"{path} tokens {first} to {first + count} cannot be read ({reason})")
+        directory = self._infos[dataset].path
+        return RunError(
+            f"{directory / self._parts[dataset][number].name} tokens {first} to {first + count} "
+            f"cannot be read ({reason}); copy that file again, or delete the dataset and prepare "
+            "it again (python -m anytime_jax prepare --verify "
+            f"--output={shlex.quote(str(directory))} reads all of it)"
+        )
 
     def _open_part(self, dataset: int, number: int) -> _OpenPart:
         return _OpenPart(self._infos[dataset], self._parts[dataset][number], self._context)

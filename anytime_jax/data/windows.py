@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
-import shlex
 from collections.abc import Callable, Mapping
 from typing import cast
 
@@ -167,11 +166,7 @@ class Windows:
         try:
             return self.read(datasets, positions, length)
         except RunError as error:
-            raise RunError(
-                f"samples {samples[0]} to {samples[-1]}: {error}; copy that file again, or delete "
-                "the dataset and prepare it again (python -m anytime_jax prepare --verify --output="
-                f"{shlex.quote(str(self._infos[datasets[0]].path))} reads all of it)"
-            ) from error
+            raise RunError(f"samples {samples[0]} to {samples[-1]}: {error}") from error
 
     def locate(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns the index of the dataset of samples of one stage, and their windows' numbers."""
