@@ -31,13 +31,13 @@ from anytime_jax.config import fields, python_files, schema
 from anytime_jax.config.kinds import EVERY_PACKAGE, Trust
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset_info import SPLITS
-from anytime_jax.distributed import jax_settings
+from anytime_jax.distributed import jax_settings, sharding
 from anytime_jax.models import sampling
 from anytime_jax.models.decoder import Params
 from anytime_jax.storage.paths import storage_path
-from anytime_jax.training import loop, preflight
+from anytime_jax.training import loop
 from anytime_jax.training.loop import Outcome
-from anytime_jax.weights import evaluation, saved_run, weight_names
+from anytime_jax.weights import saved_run, saved_run_evaluators, weight_names
 from anytime_jax.weights.generation import generate_text
 from anytime_jax.weights.saved_run import SavedRun
 
@@ -106,8 +106,8 @@ def load(
     _require_name(weights)
     require_bool("on_mesh", on_mesh)
     run = open_run(run_dir, step, trust=trust)
-    mesh = preflight.make_mesh(run.config) if on_mesh else None
-    return saved_run.load_weights(run, weight_names.resolve(run, weights), mesh)
+    mesh = sharding.make_mesh(run.config.mesh) if on_mesh else None
+    return saved_run.load_weights(run, weight_names.parse(run, weights), mesh)
 
 
 def evaluate(
@@ -137,9 +137,9 @@ def evaluate(
     if tokens is not None:
         require_count("tokens", tokens, least=1)
     run = open_run(run_dir, step, trust=trust)
-    sums = {name: weight_names.resolve(run, name) for name in names or run.labels}
+    sums = {name: weight_names.parse(run, name) for name in names or run.labels}
     path = None if data is None else storage_path(data)
-    evaluators = evaluation.open_evaluators(run, path, split, tokens).of_mean
+    evaluators = saved_run_evaluators.open_evaluators(run, path, split, tokens).of_mean
     mesh = evaluators.mesh
     trees = ((name, saved_run.load_weights(run, x, mesh)) for name, x in sums.items())
     return {name: evaluators.window_losses(tree).mean for name, tree in trees}
@@ -168,8 +168,8 @@ def generate(
     require_count("tokens", tokens, least=1)
     require(isinstance(prompt, str) and _is_utf8(prompt), "prompt", prompt, "text")
     run = open_run(run_dir, step, trust=trust)
-    weighted_sum = weight_names.resolve(run, weights)
-    _, words = evaluation.find_vocabulary(run)
+    weighted_sum = weight_names.parse(run, weights)
+    _, words = saved_run.find_vocabulary(run)
     return "".join(generate_text(run, weighted_sum, words, prompt, settings, tokens))
 
 

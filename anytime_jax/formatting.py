@@ -1,4 +1,7 @@
-"""Human-readable counts, durations and byte sizes."""
+"""Human-readable counts, durations, byte sizes and differences."""
+
+from collections.abc import Mapping
+from typing import Any
 
 
 def format_count(number: float) -> str:
@@ -34,3 +37,12 @@ def format_bytes(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} TB"
+
+
+def format_differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Returns text about the settings that differ, "" if none do."""
+    return "; ".join(
+        f"{name} was {was.get(name, 'not set')!r}, is {now.get(name, 'not set')!r}"
+        for name in sorted(was.keys() | now.keys())
+        if was.get(name) != now.get(name)
+    )

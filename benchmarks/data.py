@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from anytime_jax.corpus.installed_python import BuiltinSource
+from anytime_jax.corpus.builtin_source import BuiltinSource
 from anytime_jax.corpus.preparation import prepare
 from anytime_jax.corpus.sources import FileSource, Source
 from anytime_jax.corpus.workers import Progress

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from anytime_jax.commands.command_line import exit_status
+from anytime_jax.commands import exit_status
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import format_duration
 from benchmarks import harness, record
@@ -164,7 +164,7 @@ def main(argv: Sequence[str]) -> int:
     add("--smoke", action="store_true", help="tiny sizes, on a CPU too")
     add("--torch-python", help="interpreter with torch (default on a GPU: this one)")
     options = parser.parse_args(argv)
-    return exit_status(lambda: _measure(argv, options))
+    return exit_status.run(lambda: _measure(argv, options))
 
 
 def _measure(argv: Sequence[str], options: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from anytime_jax.commands.command_line import positive_int
+from anytime_jax.commands.argument_parser import positive_int
 from anytime_jax.config import schema
 from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset_info import DatasetInfo, load_dataset

@@ -21,7 +21,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from anytime_jax.commands.command_line import exit_status
+from anytime_jax.commands import exit_status
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.storage.atomic import atomic_write
 
@@ -68,7 +68,7 @@ def run(
         print(f"record: {options.output or RESULTS}")
         return 0
 
-    return exit_status(work)
+    return exit_status.run(work)
 
 
 def make(

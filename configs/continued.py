@@ -38,7 +38,7 @@ def get_config(model: str = "") -> ConfigDict:
     config = base.get_config()
     config.name = "continued"
     config.initial_weights = model
-    config.model.update(model_reader.describe(pathlib.Path(model)).shape)
+    config.model.update(model_reader.read_description(pathlib.Path(model)).shape)
     config.model.length = min(config.model.length, 1024)  # tokens of a window
     config.chinchilla_tokens = 1_000_000_000  # what "1x" means here
     config.stop = "1x+"

@@ -12,16 +12,16 @@ from training_runs import bits, recording, records
 
 from anytime_jax import api
 from anytime_jax.commands import generate as generate_command
+from anytime_jax.distributed import sharding
 from anytime_jax.errors import InputError
 from anytime_jax.training import plan as plan_lib
-from anytime_jax.training import preflight
 from anytime_jax.training.loop import Outcome
 
 
 def test_training_equals_that_of_the_command(whole, dataset, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(api.jax_settings, "configure", lambda: None)  # of the whole process
     file = small_run.write_config(tmp_path / "mine.py", tmp_path / "run", dataset.path, stop="1x")
-    monkeypatch.setattr(preflight, "make_mesh", lambda config: small_run.mesh())
+    monkeypatch.setattr(sharding, "make_mesh", lambda config: small_run.mesh())
     monkeypatch.setattr(plan_lib, "make_program", recording)  # compiled once
     assert api.train(api.load_config(str(file))) == Outcome(10, "stop")
     assert "from     0 steps" in capsys.readouterr().out

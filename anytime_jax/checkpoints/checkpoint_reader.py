@@ -12,12 +12,13 @@ import orbax.checkpoint as ocp
 import tensorstore
 from etils import epath
 
-from anytime_jax.checkpoints import run_directory
+from anytime_jax.checkpoints import run_json
 from anytime_jax.checkpoints.array_checksums import checksums, format_checksum, sum_host_words
 from anytime_jax.checkpoints.checkpoint_listing import classify
 from anytime_jax.checkpoints.tree_names import is_stacked, unflatten_by_name
 from anytime_jax.config.fields import flatten
 from anytime_jax.errors import InputError, RunError
+from anytime_jax.formatting import format_differences
 from anytime_jax.storage.files import check_files, key_value_store
 from anytime_jax.storage.json_files import json_digest, load_json
 
@@ -77,14 +78,14 @@ def check_item_files(path: Path, item: str) -> None:
 def _check_run(path: Path, meta: Meta) -> None:
     """Raises a RunError unless a checkpoint has the settings and data of the run it lies in."""
     with contextlib.suppress(InputError):  # commands that need the run file report its damage
-        run = run_directory.read_identity(path.parent.parent) or {}
+        run = run_json.read_identity(path.parent.parent) or {}
         saved = flatten({**meta.get("config", {}), "data.fingerprint": meta.get("fingerprint")})
         saved.pop("initial_weights", None)  # this is a path; the digest is in the origin
         saved |= meta.get("origin", {})
         saved = {name: value for name, value in saved.items() if value is not None}
         names = run.keys() & saved.keys()
         was, now = ({name: x[name] for name in names} for x in (run, saved))
-        if differences := run_directory.describe_differences(was, now):
+        if differences := format_differences(was, now):
             raise CheckpointError(path, f"it belongs to another run ({differences})")
 
 

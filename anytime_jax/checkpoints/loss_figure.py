@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from anytime_jax import plotting
 from anytime_jax.averaging import LIVE
 from anytime_jax.checkpoints.loss_table import (
-    evaluations,
+    evaluated_rows,
     gain_limits,
     gains,
     validation_sets,
@@ -37,7 +37,7 @@ def draw(
     every stage, which begins after so many tokens.
     """
     rows = [row for row in rows if row.tokens]  # the axis is logarithmic
-    evaluated = evaluations(rows)
+    evaluated = evaluated_rows(rows)
     if not evaluated:
         return None
     sets = validation_sets(rows)
@@ -93,7 +93,7 @@ def _draw_losses(
 def _draw_sets(axes: Axes, rows: Sequence[Row], sets: Sequence[str]) -> None:
     names = list(dict.fromkeys(name.partition("@")[0] for name in sets))
     for name in sets:
-        evaluated = evaluations(rows, name)
+        evaluated = evaluated_rows(rows, name)
         plain, _, length = name.partition("@")
         color, line = plotting.PALETTE[names.index(plain) % 6], "--" if length else "-"
         x, y = _points([(row, losses[LIVE]) for row, losses in evaluated if LIVE in losses])

@@ -10,7 +10,7 @@ from anytime_jax.formatting import format_count
 from anytime_jax.tables import Column, Table, numbers
 
 
-def evaluations(
+def evaluated_rows(
     rows: Sequence[Row], validation_set: str = ""
 ) -> list[tuple[Row, dict[str, float]]]:
     """Returns the rows that hold an evaluation, each with its losses by weight label.
@@ -35,7 +35,7 @@ def validation_sets(rows: Sequence[Row]) -> list[str]:
 
 def set_table(rows: Sequence[Row]) -> Table | None:
     """Returns a table of the last losses on each validation set, None unless there are several."""
-    by_set = {name: evaluations(rows, name)[-1] for name in validation_sets(rows)}
+    by_set = {name: evaluated_rows(rows, name)[-1] for name in validation_sets(rows)}
     labels = weight_labels([*by_set.values()])
     if not by_set:
         return None
@@ -54,7 +54,7 @@ def _marked(losses: Mapping[str, float], labels: Sequence[str]) -> list[str | No
 
 
 def weight_labels(evaluated: Sequence[tuple[Row, Mapping[str, float]]], *without: str) -> list[str]:
-    """Returns the weight labels of any of the `evaluations`, the live weights first."""
+    """Returns the weight labels of any of the `evaluated_rows`, the live weights first."""
     labels = {label for _, losses in evaluated for label in losses} - {*without}
     return sorted(labels, key=lambda label: (label != LIVE, label_order(label)))
 
@@ -91,7 +91,7 @@ def loss_table(
     evaluated: Sequence[tuple[Row, Mapping[str, float]]],
     labels: Collection[str] | None = None,
 ) -> Table:
-    """Returns a table of `evaluations` with the best loss of each row marked.
+    """Returns a table of `evaluated_rows` with the best loss of each row marked.
 
     The columns are `labels`, or all weight labels, including averages that a resumed run added or
     dropped.

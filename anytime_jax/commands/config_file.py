@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from anytime_jax.commands import config_help
-from anytime_jax.commands.command_line import SETTING_PREFIX
+from anytime_jax.commands.argument_parser import SETTING_PREFIX
 from anytime_jax.config import fields, python_files, schema
 from anytime_jax.config.kinds import Trust
 from anytime_jax.config.schema import Config

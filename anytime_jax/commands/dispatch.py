@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from types import ModuleType
 
 from anytime_jax import __version__, plugins
-from anytime_jax.commands import interrupts, standard_streams
-from anytime_jax.commands.command_line import exit_status, parse
+from anytime_jax.commands import exit_status, interrupts, standard_streams
+from anytime_jax.commands.argument_parser import parse
 from anytime_jax.errors import InputError
 
 _NAME_WIDTH = 16
@@ -31,7 +31,7 @@ def main(program: str) -> int:
 
     `program` is the text before that argument, such as `python -m anytime_jax`.
     """
-    return exit_status(lambda: _main(program))
+    return exit_status.run(lambda: _main(program))
 
 
 def _main(program: str) -> int:
@@ -56,7 +56,7 @@ def run_command(name: str, program: str, argv: Sequence[str]) -> int:
     standard_streams.configure()
     standard_streams.leave_out_raised_errors()
     os.environ["MPLBACKEND"] = "agg"  # figures are drawn into files
-    return exit_status(lambda: _run(name, program, argv), "--debug" in argv)
+    return exit_status.run(lambda: _run(name, program, argv), "--debug" in argv)
 
 
 def _run(name: str, program: str, argv: Sequence[str]) -> int:

@@ -14,13 +14,13 @@ from collections.abc import Mapping
 
 from rich.console import Console
 
-from anytime_jax.commands import command_line, run_options
-from anytime_jax.commands.command_line import positive_int
+from anytime_jax.commands import argument_parser, run_options
+from anytime_jax.commands.argument_parser import positive_int
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
 from anytime_jax.tables import Column, Table, numbers
-from anytime_jax.weights import evaluation, saved_run, weight_names
+from anytime_jax.weights import saved_run, weight_names
 from anytime_jax.weights.post_hoc_averages import WeightedSum
 from anytime_jax.weights.saved_run import SavedRun
 
@@ -42,7 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--tasks", metavar="A,B", help="tasks of lm-evaluation-harness, or YAML files")
     add(
         "--shots",
-        type=command_line.count,
+        type=argument_parser.count,
         metavar="N",
         help="examples in a prompt (default: the task's)",
     )
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     limits = run_options.sum_limits(arguments)
     saved = saved_run.open_run(arguments.run, arguments.step, arguments.trust)
     names = arguments.weights or saved.labels
-    sums = {name: weight_names.resolve(saved, name, limits) for name in names}
+    sums = {name: weight_names.parse(saved, name, limits) for name in names}
     console = open_console()
     if arguments.tasks is not None:
         _score_tasks(saved, sums, arguments, console)
@@ -99,7 +99,7 @@ def _score_tasks(
     names = [name for name in arguments.tasks.split(",") if name]
     if not names:
         raise InputError("--tasks is empty: give names of tasks, such as --tasks=arc_easy")
-    _, vocabulary = evaluation.find_vocabulary(saved, arguments.vocabulary)
+    _, vocabulary = saved_run.find_vocabulary(saved, arguments.vocabulary)
     from anytime_jax.weights import task_evaluation, text_scorer  # needs the extra `tasks`
 
     tasks = task_evaluation.load_tasks(
@@ -129,6 +129,6 @@ def _format(score: float) -> str:
 
 def _check_options(arguments: argparse.Namespace) -> None:
     if arguments.tasks is None:
-        command_line.refuse(arguments, ("--shots", "--limit", "--vocabulary"), "without --tasks")
+        argument_parser.refuse(arguments, ("--shots", "--limit", "--vocabulary"), "without --tasks")
     else:
-        command_line.refuse(arguments, ("--data", "--tokens", "--split"), "with --tasks")
+        argument_parser.refuse(arguments, ("--data", "--tokens", "--split"), "with --tasks")

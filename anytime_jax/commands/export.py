@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from anytime_jax import __version__
-from anytime_jax.commands import command_line, run_options
+from anytime_jax.commands import argument_parser, run_options
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config.model import MODELS
 from anytime_jax.corpus.vocabulary_interface import Vocabulary
@@ -28,7 +28,7 @@ from anytime_jax.formats import model_reader, model_writer, verifiers
 from anytime_jax.formats.tokenizer_writer import write_tokenizer
 from anytime_jax.formatting import format_bytes
 from anytime_jax.storage.atomic import remove_unfinished
-from anytime_jax.weights import evaluation, saved_run, weight_names
+from anytime_jax.weights import saved_run, weight_names
 from anytime_jax.weights.post_hoc_averages import WeightedSum
 from anytime_jax.weights.saved_run import SavedRun
 
@@ -48,7 +48,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     run_options.add_vocabulary(parser)
     add = parser.add_argument
     add(
-        "--output", type=command_line.path, required=True, metavar="DIR", help="directory to create"
+        "--output",
+        type=argument_parser.path,
+        required=True,
+        metavar="DIR",
+        help="directory to create",
     )
     formats = sorted(model_reader.FORMATS)
     add("--format", choices=formats, help="(default: by the model's kind)")
@@ -66,7 +70,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Writes the directory and verifies it."""
     if not arguments.verify:
-        command_line.refuse(arguments, ["--verify-python"], "without --verify")
+        argument_parser.refuse(arguments, ["--verify-python"], "without --verify")
     limits = run_options.sum_limits(arguments)
     model_writer.check_output(arguments.output, arguments.overwrite)
     jax_settings.find_devices()
@@ -81,13 +85,13 @@ def run(arguments: argparse.Namespace) -> int:
     name = arguments.format or MODELS.name_of(type(config))
     model_format = model_reader.FORMATS.get(name, model_reader.FORMATS["olmo2"])
     model_format.check(config)
-    _, vocabulary = evaluation.find_vocabulary(saved, arguments.vocabulary)
-    weighted_sum = weight_names.resolve(saved, arguments.weights, limits)
+    _, vocabulary = saved_run.find_vocabulary(saved, arguments.vocabulary)
+    weighted_sum = weight_names.parse(saved, arguments.weights, limits)
     layers = saved_run.read_layers(saved, weighted_sum)
     console = open_console()
     console.print(f"{arguments.weights} of {saved.title}")
     if len(weighted_sum.parts) > 1:
-        console.print(f"mixed: {weight_names.describe(weighted_sum)}")
+        console.print(f"mixed: {weight_names.format_sum(weighted_sum)}")
     if weighted_sum.kernel_error:
         console.print(f"kernel error {weighted_sum.kernel_error:.2%}")
     for path in remove_unfinished(arguments.output):

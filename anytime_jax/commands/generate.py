@@ -6,12 +6,12 @@ The prompt and its continuation go to standard output, everything else to standa
 import argparse
 import sys
 
-from anytime_jax.commands import command_line, run_options
-from anytime_jax.commands.command_line import positive_int
+from anytime_jax.commands import argument_parser, run_options
+from anytime_jax.commands.argument_parser import positive_int
 from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
 from anytime_jax.models.sampling import SamplingSettings
-from anytime_jax.weights import evaluation, saved_run, weight_names
+from anytime_jax.weights import saved_run, weight_names
 from anytime_jax.weights.generation import generate_text
 
 EXAMPLES = ('--run=runs/quickstart --weights=f25 --prompt="def main("',)
@@ -38,19 +38,19 @@ def run(arguments: argparse.Namespace) -> int:
     limits = run_options.sum_limits(arguments)
     sampling = _sampling(arguments)
     if sampling.temperature == 0:
-        command_line.refuse(arguments, ("--top-k", "--top-p", "--seed"), "with --temperature=0")
+        argument_parser.refuse(arguments, ("--top-k", "--top-p", "--seed"), "with --temperature=0")
     try:
         arguments.prompt.encode("utf-8")
     except UnicodeEncodeError as error:
         raise InputError("--prompt is not UTF-8") from error
     saved = saved_run.open_run(arguments.run, arguments.step, arguments.trust)
-    weighted_sum = weight_names.resolve(saved, arguments.weights, limits)
-    _, vocabulary = evaluation.find_vocabulary(saved, arguments.vocabulary)
+    weighted_sum = weight_names.parse(saved, arguments.weights, limits)
+    _, vocabulary = saved_run.find_vocabulary(saved, arguments.vocabulary)
     pieces = generate_text(
         saved, weighted_sum, vocabulary, arguments.prompt, sampling, arguments.tokens
     )
     error = f", kernel error {weighted_sum.kernel_error:.2%}" if weighted_sum.kernel_error else ""
-    print(f"{weight_names.describe(weighted_sum)} of {saved.run_dir}{error}", file=sys.stderr)
+    print(f"{weight_names.format_sum(weighted_sum)} of {saved.run_dir}{error}", file=sys.stderr)
     for piece in pieces:
         print(piece, end="", flush=True)
     print(flush=True)

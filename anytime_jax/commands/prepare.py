@@ -21,11 +21,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from anytime_jax.commands import command_line
-from anytime_jax.commands.command_line import positive_int
+from anytime_jax.commands import argument_parser
+from anytime_jax.commands.argument_parser import positive_int
 from anytime_jax.config import fields
 from anytime_jax.config.kinds import EVERY_PACKAGE, explain_errors
-from anytime_jax.corpus.installed_python import BuiltinSource, difference_note
+from anytime_jax.corpus.builtin_source import BuiltinSource, difference_note
 from anytime_jax.corpus.preparation import Share, has_changed, prepare_share
 from anytime_jax.corpus.sources import SOURCES, Source
 from anytime_jax.corpus.verification import verify_dataset
@@ -75,7 +75,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="whether the tokenizer's BOS begins documents (default: as its configuration says)",
     )
     add("--end-of-text", metavar="TOKEN", help="token that ends documents, of a tokenizer.json")
-    add("--output", type=command_line.path, metavar="DIR", help="dataset directory")
+    add("--output", type=argument_parser.path, metavar="DIR", help="dataset directory")
     add("--workers", type=positive_int, metavar="N", help="processes (default: one per core)")
     add("--share", metavar="I/N", help="do share I of N, from 0 to N - 1 (see docs/data.md)")
     add("--verify", action="store_true", help="verify the dataset at --output")
@@ -117,7 +117,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _verify(arguments: argparse.Namespace) -> int:
     allowed = ("--verify", "--output", "--workers")
-    command_line.refuse(
+    argument_parser.refuse(
         arguments, (x for x in arguments.given if x not in allowed), "with --verify"
     )
     if arguments.output is None:
@@ -134,7 +134,7 @@ def _configure(arguments: argparse.Namespace) -> None:
 
     config = config_file.load(arguments)
     data, model = config.data, config.model
-    given: dict[str, Any] = {"output": command_line.path(data.path)}
+    given: dict[str, Any] = {"output": argument_parser.path(data.path)}
     source = arguments.source is None and {
         "input": data.text,
         "validation_input": data.validation_text,
@@ -231,7 +231,7 @@ def _notes(info: DatasetInfo) -> list[str]:
 
 def _source_name(argv: Sequence[str]) -> str:
     """The value of --source, before the other options are known."""
-    parser = command_line.Parser(add_help=False, allow_abbrev=False)
+    parser = argument_parser.Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("--source", default=SOURCES.default)
     return parser.parse_known_args(argv)[0].source.strip() or str(SOURCES.default)
 

@@ -7,7 +7,7 @@ from rich.console import Console
 
 
 class _Console(Console):
-    """Console that leaves a closed pipe to `command_line.exit_status`; rich exits with status 1."""
+    """Console that leaves a closed pipe to `exit_status.run`; rich exits with status 1."""
 
     def on_broken_pipe(self) -> NoReturn:
         raise BrokenPipeError

@@ -6,11 +6,11 @@ from pathlib import Path
 from rich.console import Console
 
 from anytime_jax.checks import is_number
-from anytime_jax.commands import command_line, config_file
-from anytime_jax.commands.command_line import positive_int
+from anytime_jax.commands import argument_parser, config_file
+from anytime_jax.commands.argument_parser import positive_int
 from anytime_jax.errors import InputError
 from anytime_jax.training.evaluator import Evaluators
-from anytime_jax.weights import evaluation, weight_names
+from anytime_jax.weights import saved_run_evaluators, weight_names
 from anytime_jax.weights.saved_run import SavedRun
 from anytime_jax.weights.weight_names import DEFAULT_LIMITS, SumLimits
 
@@ -18,7 +18,7 @@ from anytime_jax.weights.weight_names import DEFAULT_LIMITS, SumLimits
 def add_run(parser: argparse.ArgumentParser) -> None:
     """Adds the options of a saved run and of its post-hoc averages."""
     add = parser.add_argument
-    add("--run", type=command_line.path, required=True, metavar="DIR", help="run directory")
+    add("--run", type=argument_parser.path, required=True, metavar="DIR", help="run directory")
     config_file.add_trust(parser)
     add("--step", default="latest", help='checkpoint: "latest", a step, or a milestone such as 4x')
     add(
@@ -52,7 +52,7 @@ def add_data(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--data",
-        type=command_line.path,
+        type=argument_parser.path,
         metavar="DIR",
         help="prepared dataset (default: the run's validation sets)",
     )
@@ -77,8 +77,8 @@ def sum_limits(arguments: argparse.Namespace) -> SumLimits:
 def open_evaluators(
     run: SavedRun, arguments: argparse.Namespace, console: Console, parts: int = 1
 ) -> Evaluators:
-    """Returns evaluators on the selected data (`evaluation.open_evaluators`)."""
-    return evaluation.open_evaluators(
+    """Returns evaluators on the selected data (`saved_run_evaluators.open_evaluators`)."""
+    return saved_run_evaluators.open_evaluators(
         run,
         arguments.data,
         arguments.split,

@@ -25,7 +25,7 @@ from anytime_jax.checkpoints import (
     checkpoint_listing,
     checkpoint_reader,
     loss_table,
-    run_directory,
+    run_json,
 )
 from anytime_jax.checkpoints.record_files import (
     TASKS,
@@ -35,7 +35,7 @@ from anytime_jax.checkpoints.record_files import (
     read_records,
     read_starts,
 )
-from anytime_jax.commands import command_line
+from anytime_jax.commands import argument_parser
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config import fields, schema
 from anytime_jax.errors import InputError
@@ -73,7 +73,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--run",
         nargs="+",
         action="extend",
-        type=command_line.path,
+        type=argument_parser.path,
         metavar="DIR",
         help="run directories, or directories above them (default: runs)",
     )
@@ -104,13 +104,13 @@ def run(arguments: argparse.Namespace) -> int:
 def _find_runs(folder: Path) -> list[Path]:
     """Lists the run directories in a folder, including the folder itself."""
     try:
-        runs = [file.parent for file in find_named(folder, run_directory.RUN_FILE)]
+        runs = [file.parent for file in find_named(folder, run_json.RUN_FILE)]
     except FileNotFoundError:  # a bucket cannot be reached
         runs = []
     if not runs:
         if folder == _RUNS and not folder.exists():
             raise InputError("there is no directory runs here: choose a run with --run=DIR")
-        problem = f"has no {run_directory.RUN_FILE} in it" if folder.is_dir() else "is no directory"
+        problem = f"has no {run_json.RUN_FILE} in it" if folder.is_dir() else "is no directory"
         raise InputError(f"--run={folder} {problem}: choose a run, or a directory above runs")
     return runs
 
@@ -142,7 +142,7 @@ def _show(run_dir: Path, verify: bool, console: Console) -> bool:
 
 def _describe(run_dir: Path) -> str:
     try:
-        about = load_json(run_dir / run_directory.RUN_FILE)
+        about = load_json(run_dir / run_json.RUN_FILE)
         config, branch = about["config"], about.get("branch")
         model, schedule = config["model"], config["schedule"]
         origin = f"branch of {branch['from_run']} at step {branch['step']:,}, " if branch else ""
@@ -152,13 +152,13 @@ def _describe(run_dir: Path) -> str:
             f"started by version {about['version']}"
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"its {run_directory.RUN_FILE} is damaged ({error!r})"
+        return f"its {run_json.RUN_FILE} is damaged ({error!r})"
 
 
 def _describe_stages(run_dir: Path) -> Iterator[str]:
     """The stages of a run that has several, and when those to come were changed."""
     try:
-        about = load_json(run_dir / run_directory.RUN_FILE)
+        about = load_json(run_dir / run_json.RUN_FILE)
         stages, changes = about.get("stages", []), about.get("stage_changes", [])
         for stage in stages if len(stages) > 1 or changes else ():
             yield (
@@ -189,7 +189,7 @@ def _describe_history(run_dir: Path) -> Iterator[str]:
         facts = (f"{x} {start[x]}" for x in ("started", "devices", "version", "jax") if x in start)
         yield f"start at step {start['from_step']:,}: {', '.join(facts)}"
     try:
-        settings = dict(load_json(run_dir / run_directory.RUN_FILE)["config"])
+        settings = dict(load_json(run_dir / run_json.RUN_FILE)["config"])
     except (OSError, ValueError, KeyError, TypeError):
         settings = {}  # the first line says that the file is damaged
     try:
@@ -277,7 +277,7 @@ def _is_being_removed(path: Path) -> bool:
 
 
 def _table(listed: Sequence[_Listed], rows: Sequence[Row]) -> Table:
-    losses = {row.step: losses for row, losses in loss_table.evaluations(rows)}
+    losses = {row.step: losses for row, losses in loss_table.evaluated_rows(rows)}
     has_losses = any(x.entry.step in losses for x in listed)
     columns = [*numbers("step", format=","), *numbers("tokens", "multiple", "size")]
     columns += [Column("validation loss")] if has_losses else []
@@ -306,7 +306,7 @@ def _describe_losses(rows: Sequence[Row]) -> list[str]:
     if trained:
         row = trained[-1]
         lines.append(f"training loss {row.values['train/loss']:.4f} at step {row.step:,}")
-    if evaluated := loss_table.evaluations(rows):
+    if evaluated := loss_table.evaluated_rows(rows):
         row, losses = evaluated[-1]
         others = {label: loss for label, loss in losses.items() if label != LIVE}
         parts = [f"{losses[LIVE]:.4f} {LIVE}"] if LIVE in losses else []

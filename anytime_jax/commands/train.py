@@ -19,8 +19,8 @@ from rich.console import Console
 
 from anytime_jax.checkpoints import loss_table
 from anytime_jax.checkpoints.checkpoint_listing import describe_latest
-from anytime_jax.checkpoints.orbax_event_loop import EventLoopPolicy
 from anytime_jax.checkpoints.record_files import Row, read_records
+from anytime_jax.checkpoints.save_event_loop import EventLoopPolicy
 from anytime_jax.commands import config_file, standard_streams
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config import schema
@@ -133,7 +133,7 @@ def _report(config: schema.Config, console: Console, outcome: Outcome) -> None:
     """Prints the losses and files of a stopped run, and draws its curves."""
     clock, run_dir = config.clock, storage_path(config.directory)
     rows = read_records(run_dir, console.print)
-    evaluated = loss_table.evaluations(rows)
+    evaluated = loss_table.evaluated_rows(rows)
     begin = [x for x in evaluated[:1] if x[0].step == 0]  # of a model that is continued
     doublings = [(row, losses) for row, losses in evaluated if clock.is_doubling(row.step)]
     if evaluated:

@@ -37,7 +37,7 @@ _ALLOWED = 'a point in a run such as "12500 steps", "3.3B tokens" or "4x"'
 _STOPS = f'{_ALLOWED}, "4x+" (there, or once there the next doubling), "horizon" or "never"'
 
 
-class Stage(NamedTuple):
+class BatchStage(NamedTuple):
     """Part of a run with one batch size.
 
     Attributes:
@@ -73,20 +73,20 @@ class Clock:
     growth: tuple[tuple[str, int], ...] = ()
 
     @functools.cached_property
-    def stages(self) -> tuple[Stage, ...]:
+    def batch_stages(self) -> tuple[BatchStage, ...]:
         """The parts of the run with constant batch size, in order; the last has no end.
 
         Raises an InputError if `growth` is malformed or out of order.
         """
         if not self.growth:
-            return (Stage(0, 0, 1),)
+            return (BatchStage(0, 0, 1),)
         *earlier, last = self.growth
         ok = isinstance(last, tuple | list) and len(last) == 2
         require(ok, "batch_growth", last, 'pairs such as (("2x", 512), ("8x", 1024))')
         point, size = last
         require_count("batch_growth", size, least=1)
         before = dataclasses.replace(self, growth=tuple(earlier))
-        step, previous = before.step_at(point, "batch_growth"), before.stages[-1]
+        step, previous = before.step_at(point, "batch_growth"), before.batch_stages[-1]
         span, rest = divmod(size, self.batch_size)
         allowed = f"later points and larger batches than {previous.span * self.batch_size} one "
         allowed += "after another"
@@ -94,38 +94,40 @@ class Clock:
         allowed = f"sizes that are multiples of batch_size = {self.batch_size}, up to "
         allowed += f"{LARGEST_SPAN:,} times"
         require(rest == 0 and span <= LARGEST_SPAN, "batch_growth", size, allowed)
-        return (*before.stages, Stage(step, before.time(step), span))
+        return (*before.batch_stages, BatchStage(step, before.time(step), span))
 
     def time(self, step: int) -> int:
         """Returns the time after `step` updates."""
-        stage = next(x for x in reversed(self.stages) if x.step <= step)
+        stage = next(x for x in reversed(self.batch_stages) if x.step <= step)
         return stage.time + (step - stage.step) * stage.span
 
     def times(self, step: int) -> np.ndarray:
         """Returns the time after each of the first `step` updates, int64[step]."""
         updates = np.arange(1, step + 1)
         times = np.zeros(step, np.int64)
-        for stage in self.stages:
+        for stage in self.batch_stages:
             inside = updates > stage.step
             times[inside] = stage.time + (updates[inside] - stage.step) * stage.span
         return times
 
     def span(self, step: int) -> int:
         """Returns the time that the update after `step` updates takes."""
-        return next(x.span for x in reversed(self.stages) if x.step <= step)
+        return next(x.span for x in reversed(self.batch_stages) if x.step <= step)
 
-    def stage_of_batch(self, batch_size: int) -> Stage:
+    def stage_of_batch(self, batch_size: int) -> BatchStage:
         """Returns the stage with a batch size; sizes grow, so there is one."""
-        return next(x for x in self.stages if x.span * self.batch_size == batch_size)
+        return next(x for x in self.batch_stages if x.span * self.batch_size == batch_size)
 
     def steps_within(self, time: int) -> int:
         """Returns the number of whole updates up to a time."""
-        stage = next(x for x in reversed(self.stages) if x.time <= time)
+        stage = next(x for x in reversed(self.batch_stages) if x.time <= time)
         return stage.step + (time - stage.time) // stage.span
 
     def step_of(self, time: Fraction | int) -> int:
         """Returns the first step at or after a time."""
-        stage = next((x for x in reversed(self.stages) if x.time < time), self.stages[0])
+        stage = next(
+            (x for x in reversed(self.batch_stages) if x.time < time), self.batch_stages[0]
+        )
         return stage.step - (stage.time - time) // stage.span
 
     @property

@@ -2,7 +2,7 @@
 
 A kind is named by the short name that an installed plugin gives it ("inverse_sqrt", "muon"), or as
 `package.module:Class`. Its fields are its settings. The short names of this package are in its own
-plugin (`anytime_jax.contents`), and another distribution's are in its.
+plugin (`anytime_jax.builtin_plugin`), and another distribution's are in its.
 
 Naming a class runs the code of its module, so a class is imported only if its package is trusted:
 the user's own configuration and command line are, and what a run directory, a checkpoint or an

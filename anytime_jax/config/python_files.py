@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from anytime_jax import plugins
+from anytime_jax.builtin_plugin import CONFIGURATIONS
 from anytime_jax.config.kinds import NOBODY, Trust
-from anytime_jax.contents import CONFIGURATIONS
 from anytime_jax.errors import InputError, describe_failure
 from anytime_jax.plugins import Folder
 

@@ -44,7 +44,7 @@ from anytime_jax.config.kinds import (
 )
 from anytime_jax.config.model import MODELS, Dtype, ModelConfig
 from anytime_jax.config.other_names import nearest
-from anytime_jax.config.stages import RunStage, check_sets, resolve_stages
+from anytime_jax.config.stages import RunStage, check_sets, make_run_stages
 from anytime_jax.data.mixture import DataStage, Mixture
 from anytime_jax.errors import InputError, format_value, within
 from anytime_jax.optimizers.interface import Optimizer
@@ -393,7 +393,7 @@ class Config(Settings):
 
         The last number of updates is None: it has no end.
         """
-        begins = sorted({x.step for x in (*self.clock.stages, *self.run_stages)})
+        begins = sorted({x.step for x in (*self.clock.batch_stages, *self.run_stages)})
         for begin, end in zip(begins, [*begins[1:], None], strict=True):
             if end is None or end > step:
                 length = self.stage_at(begin).model.length
@@ -525,7 +525,7 @@ def _resolve(settings: Settings) -> Config:
     is_seesaw = isinstance(growth, str)
     sizes = settings.batch_size, settings.model.length, settings.chinchilla_tokens
     first = Clock(*sizes, () if isinstance(growth, str) else growth)
-    _ = first.stages  # which checks the growth
+    _ = first.batch_stages  # which checks the growth
     with within("schedule"):
         rate = _build_schedule(settings.schedule, first)
     # A branch has the clock of its trunk up to where it leaves it.
@@ -549,7 +549,7 @@ def _resolve(settings: Settings) -> Config:
     horizon = None if rate.end is None else clock.step_of(rate.end)
     keep = settings.checkpoint.keep_every
     data = settings.data.mixture or settings.data.path
-    stages, sources = resolve_stages(
+    stages, sources = make_run_stages(
         settings.model, data, settings.stages, branch.data, branch_step, clock
     )
     values: dict[str, Any] = {
@@ -652,7 +652,7 @@ def _check(config: Config) -> None:
         allowed += f"microbatches = {part} windows of {config.model.length})"
         name = "stages" if run_stage.step else "model.length"
         require(tokens % length == 0, name, length, allowed)
-    for stage in () if isinstance(number, str) else config.clock.stages:
+    for stage in () if isinstance(number, str) else config.clock.batch_stages:
         size = stage.span * config.batch_size
         allowed = f"a multiple of batch_size / microbatches = {part}"
         require(size % part == 0, "batch_growth", size, allowed)

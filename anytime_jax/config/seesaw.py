@@ -107,12 +107,12 @@ def grow(clock: Clock, rate: Schedule) -> tuple[Clock, Schedule]:
     """
     grown, end = clock, rate.end
     for number, time in enumerate(halvings(rate), 1):
-        size, last = clock.batch_size * 2**number, grown.stages[-1]
+        size, last = clock.batch_size * 2**number, grown.batch_stages[-1]
         if size >= checks.LARGEST_COUNT or time - last.time < last.span:
             break
         growth = (*grown.growth, (f"{time * clock.tokens_per_step} tokens", size))
         further = dataclasses.replace(grown, growth=growth)
-        if end is not None and end - further.stages[-1].time < 2**number:
+        if end is not None and end - further.batch_stages[-1].time < 2**number:
             break
         grown = further
     if not grown.growth:
@@ -123,7 +123,7 @@ def grow(clock: Clock, rate: Schedule) -> tuple[Clock, Schedule]:
             "batch_growth",
             "seesaw",
         )
-    cuts = tuple(stage.time for stage in grown.stages[1:])
+    cuts = tuple(stage.time for stage in grown.batch_stages[1:])
     horizon = None if end is None else grown.time(grown.step_of(end))
     warmup, init = rate.warmup_end, getattr(rate, "warmup_init", 0.0)
     return grown, Staircase(rate.peak, cuts, horizon, warmup, init)

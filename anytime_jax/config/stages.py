@@ -39,7 +39,7 @@ class RunStage:
     weights: tuple[tuple[str, int], ...]
 
 
-def resolve_stages(
+def make_run_stages(
     model: ModelConfig,
     data: Any,
     changes: Any,

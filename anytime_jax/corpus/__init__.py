@@ -2,7 +2,7 @@
 
 Begin with `preparation.py`: it has the parts of a text tokenized, by `part_tokenization.py` in
 parallel. `sources.py` names the sources, which divide text into parts (`file_source.py`,
-`installed_python.py`, `tfds_source.py`), `vocabulary_files.py` loads what turns text into ids,
+`builtin_source.py`, `tfds_source.py`), `vocabulary_files.py` loads what turns text into ids,
 `validation_split.py` says which documents are set aside, and `verification.py` reads a whole
 dataset again.
 """

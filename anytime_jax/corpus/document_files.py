@@ -16,7 +16,7 @@ from typing import Any
 from anytime_jax.corpus.source_interface import unreadable
 from anytime_jax.data.dataset_info import METADATA_NAME, WORK_NAME
 from anytime_jax.errors import InputError, format_value
-from anytime_jax.storage import remote_text
+from anytime_jax.storage import url_files
 from anytime_jax.storage.files import file_size, walk
 from anytime_jax.storage.json_files import parse_json
 from anytime_jax.storage.paths import is_address
@@ -45,7 +45,7 @@ def open_file(path: str, *, buffered: bool = True) -> Any:
     `buffered` reads ahead at an address; local files are buffered in either case.
     """
     if is_address(path):
-        return remote_text.open_address(path, buffered=buffered)
+        return url_files.open_address(path, buffered=buffered)
     file_size(path)  # rejects a pipe, which may never end
     return open(path, "rb")
 
@@ -63,9 +63,9 @@ def find_files(pattern: str) -> list[tuple[str, int]]:
     is_folder = False
     if pattern.startswith(LIST_MARK):
         found = _read_list(pattern.removeprefix(LIST_MARK))
-        sizes = dict.fromkeys(found, remote_text.UNKNOWN_SIZE)
+        sizes = dict.fromkeys(found, url_files.UNKNOWN_SIZE)
     elif is_address(pattern):
-        sizes = dict(remote_text.find(pattern))
+        sizes = dict(url_files.find(pattern))
         is_folder = pattern not in sizes and not glob.has_magic(pattern)
         found = sorted(sizes)
     else:
@@ -150,7 +150,7 @@ def _read_list(path: str) -> list[str]:
     if not names or not all(map(is_address, names)):
         other = next((format_value(x) for x in names if not is_address(x)), "nothing")
         raise InputError(f"{path} lists {other}; list addresses, one a line")
-    remote_text.find(names[0])
+    url_files.find(names[0])
     return names
 
 

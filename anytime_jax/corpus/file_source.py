@@ -17,7 +17,7 @@ from anytime_jax.corpus.parquet_files import PARQUET_SUFFIX, read_row_groups
 from anytime_jax.corpus.source_interface import Part, Source
 from anytime_jax.corpus.validation_split import check_fraction, default_fraction
 from anytime_jax.errors import InputError
-from anytime_jax.storage.remote_text import UNKNOWN_SIZE
+from anytime_jax.storage.url_files import UNKNOWN_SIZE
 
 # A part takes about a second to tokenize: a kill loses little, and every core has work.
 PART_BYTES = 4_000_000

@@ -5,8 +5,8 @@ options of `prepare`. One of your own is named `package.module:Class` (docs/exte
 """
 
 from anytime_jax.config.kinds import Kinds
+from anytime_jax.corpus.builtin_source import BuiltinSource
 from anytime_jax.corpus.file_source import FileSource
-from anytime_jax.corpus.installed_python import BuiltinSource
 from anytime_jax.corpus.source_interface import Part, Source
 from anytime_jax.corpus.tfds_source import TfdsSource
 

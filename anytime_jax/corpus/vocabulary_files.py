@@ -10,7 +10,7 @@ from anytime_jax.corpus.sentencepiece_vocabulary import SentencePieceVocabulary
 from anytime_jax.corpus.vocabulary_interface import Vocabulary
 from anytime_jax.data.dataset_info import VOCABULARY_NAME
 from anytime_jax.errors import InputError
-from anytime_jax.storage import remote_text
+from anytime_jax.storage import url_files
 from anytime_jax.storage.failures import read_failure, storage_errors
 from anytime_jax.storage.files import read_file
 from anytime_jax.storage.paths import is_address, storage_path
@@ -37,7 +37,7 @@ def load_vocabulary(
         folder, _, name = place.rpartition("/") if is_file else (place, "", "")
 
         def read(name: str) -> bytes | None:
-            return remote_text.read_if_there(f"{folder}/{name}")
+            return url_files.read_if_there(f"{folder}/{name}")
     else:
         local = storage_path(path)
         is_file = not local.is_dir()

@@ -60,6 +60,18 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     return Mesh(grid, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
 
 
+def make_mesh_or_replicate(config: MeshConfig, say: Callable[[str], object]) -> Mesh:
+    """Returns the mesh of a run, or, told to `say`, one that copies weights to every device."""
+    try:
+        return make_mesh(config)
+    except InputError:
+        say(
+            f"the run's mesh of data x fsdp x tensor = {config.data} x {config.fsdp} x "
+            f"{config.tensor} does not fit {jax.device_count()} devices: each gets all weights"
+        )
+        return make_mesh(MeshConfig())
+
+
 def parameter_shardings(
     params: Any,
     axes: Mapping[str, tuple[str | None, ...]],

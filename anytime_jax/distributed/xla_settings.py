@@ -119,7 +119,7 @@ def fast_compiler_options(mesh: Mesh) -> dict[str, Any]:
     return {} if is_flag(option) else {option: 1}
 
 
-def describe(platform: str, device_kind: str) -> Iterator[tuple[Setting, str]]:
+def list_settings(platform: str, device_kind: str) -> Iterator[tuple[Setting, str]]:
     """Yields the settings for devices of a kind, each with the value in force."""
     for setting in _compiler_settings(platform, device_kind):
         yield setting, "set by a flag" if is_flag(setting.name) else str(setting.value)

@@ -57,7 +57,7 @@ class ModelDescription:
     shape: Settings
 
 
-def describe(directory: Path) -> ModelDescription:
+def read_description(directory: Path) -> ModelDescription:
     """Describes a model in any of the formats without reading its weights.
 
     Raises an InputError if it is missing or has a setting that our decoder does not support.

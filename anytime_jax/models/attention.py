@@ -89,7 +89,7 @@ def unmet_need(path: Attention, config: ModelConfig, platform: str, length: int)
     return next((need for need, is_met in needs.get(path, {}).items() if not is_met), "")
 
 
-def resolve_path(config: ModelConfig, platform: str, length: int) -> Attention:
+def choose_implementation(config: ModelConfig, platform: str, length: int) -> Attention:
     """Returns the implementation for texts of a length; for "auto", the fastest known.
 
     On CPU, the gradient of `jax.nn.dot_product_attention` takes twice the time of the plain einsum,

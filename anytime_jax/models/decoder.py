@@ -28,12 +28,12 @@ from flax import linen as nn
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.distributed.sharding import UNCONSTRAINED, ShardingConstraint
 from anytime_jax.errors import InputError, format_value
-from anytime_jax.models import gradient_sums
+from anytime_jax.models import gradient_sum_vjp
 from anytime_jax.models.attention import (
     Documents,
     cached_attention,
     causal_attention,
-    resolve_path,
+    choose_implementation,
     rotary_table,
     rotate,
 )
@@ -112,7 +112,7 @@ def hidden_and_gradient_sums(
 ) -> tuple[jax.Array, Any]:
     """Returns `hidden`, and the sums of `params["blocks"]`, which the loop over layers carries.
 
-    The parameters of each layer are read by `gradient_sums.read`, unless `sums` is None.
+    The parameters of each layer are read by `gradient_sum_vjp.read`, unless `sums` is None.
     """
     hidden_BxLxD, _, sums = _run(
         config, params, tokens_BxL, constrain, documents=documents, sums=sums
@@ -250,7 +250,7 @@ def _run(
         params: Params, sums: Any, x_BxLxD: jax.Array, layer: jax.Array, cache: Any
     ) -> tuple[jax.Array, Any, Any]:
         if sums is not None:
-            params, sums = gradient_sums.read(params, sums, None if is_unrolled else layer)
+            params, sums = gradient_sum_vjp.read(params, sums, None if is_unrolled else layer)
         x_BxLxD, cache = block.apply({"params": params}, x_BxLxD, layer, cache)
         return x_BxLxD, sums, cache
 
@@ -398,7 +398,7 @@ class Block(nn.Module):
         )
         heads = (q_BxLxHxK, k_BxLxGxK, v_BxLxGxK)
         if cache is None:
-            path = resolve_path(cfg, self.constrain.platform, L)
+            path = choose_implementation(cfg, self.constrain.platform, L)
             out_BxLxHxK = causal_attention(
                 *heads, self.precision, path, self.constrain, self.documents
             )

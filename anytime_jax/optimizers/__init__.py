@@ -1,9 +1,9 @@
 """Optimizers for training without a known end: frozen dataclasses that make Optax transforms.
 
 `interface.py` says what an optimizer is, and what a run tells it: begin there. `adamw.py`,
-`muon.py` and `schedule_free.py` have one each, `weight_decay.py` has the decay of all, and
-`readouts.py` finds the weights that a method evaluates in its state. `training/optimizer.py`
-uses them, and anybody else's.
+`muon.py` and `schedule_free.py` have one each, `weight_decay.py` has the decay of all,
+`width_scaling.py` the updates of a wider model (muP), and `readouts.py` finds the weights that a
+method evaluates in its state. `training/optimizer.py` uses them, and anybody else's.
 
     >>> run = optimizers.RunInfo(learning_rate=optax.constant_schedule(1e-3))
     >>> optimizer = optimizers.ScheduleFreeAdamW().transform(run)
@@ -17,7 +17,6 @@ from anytime_jax.optimizers.interface import (
     INHERITED,
     Optimizer,
     RunInfo,
-    scale_with_width,
 )
 from anytime_jax.optimizers.muon import (
     Muon,
@@ -32,6 +31,7 @@ from anytime_jax.optimizers.schedule_free import (
     ScheduleFreeState,
 )
 from anytime_jax.optimizers.weight_decay import descend, is_decayed
+from anytime_jax.optimizers.width_scaling import scale_with_width
 
 __all__ = [
     "INHERITED",

@@ -6,8 +6,9 @@ from typing import ClassVar
 import optax
 
 from anytime_jax.checks import convert_numbers, require_decay, require_positive
-from anytime_jax.optimizers.interface import RunInfo, scale_with_width
+from anytime_jax.optimizers.interface import RunInfo
 from anytime_jax.optimizers.weight_decay import DecayMask, check_weight_decay, descend
+from anytime_jax.optimizers.width_scaling import scale_with_width
 
 
 @dataclasses.dataclass(frozen=True)

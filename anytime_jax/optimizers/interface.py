@@ -70,40 +70,6 @@ class RunInfo:
     relative_time: Callable[[], Any] | None = None
 
 
-def scale_with_width(
-    direction: optax.GradientTransformation, run: RunInfo
-) -> optax.GradientTransformation:
-    """Divides a direction's updates of the matrices that grow by the growth of the width.
-
-    A matrix of N times as many columns takes the sum of N times as many changes, which Adam makes
-    of one size and one sign; so each has to be N times as small.
-
-    Examples:
-      >>> rate = optax.constant_schedule(1e-2)
-      >>> run = optimizers.RunInfo(rate, width_growth=4.0, growing_matrices={"mlp_in"})
-      >>> scale = optimizers.scale_with_width(optax.identity(), run)
-      >>> updates = {"head": jnp.ones(2), "mlp_in": jnp.ones(2)}
-      >>> scale.update(updates, scale.init(updates))[0]["mlp_in"]
-      Array([0.25, 0.25], dtype=float32)
-
-    Source: Tensor Programs V (arXiv 2203.03466), Table 8.
-    """
-    if run.width_growth == 1:
-        return direction
-
-    def update(updates: optax.Updates, _: Any) -> optax.Updates:
-        return jax.tree_util.tree_map_with_path(
-            lambda path, x: x / width_growth(run, parameter_name(path)), updates
-        )
-
-    return optax.chain(direction, optax.stateless(update))
-
-
-def width_growth(run: RunInfo, name: str) -> float:
-    """Returns by what the growth of the width divides the updates of a parameter."""
-    return run.width_growth if name in run.growing_matrices else 1.0
-
-
 def parameter_name(path: tuple[Any, ...]) -> str:
     """Returns the last dict key on the path of a leaf, "" if there is none."""
     names = [str(key.key) for key in path if isinstance(key, jax.tree_util.DictKey)]

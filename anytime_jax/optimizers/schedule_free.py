@@ -14,8 +14,9 @@ from anytime_jax.checks import (
     require_inside,
     require_positive,
 )
-from anytime_jax.optimizers.interface import INHERITED, RunInfo, scale_with_width
+from anytime_jax.optimizers.interface import INHERITED, RunInfo
 from anytime_jax.optimizers.weight_decay import DecayMask, check_weight_decay, descend
+from anytime_jax.optimizers.width_scaling import scale_with_width
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,6 +2,6 @@
 
 `paths.py` has the paths, with the methods of pathlib. `files.py`, `atomic.py` and `json_files.py`
 add what pathlib lacks; `locks.py` locks on a disk; `failures.py` classifies errors;
-`remote_text.py` reads text from elsewhere. No module outside this package asks whether a path is in
+`url_files.py` reads text from elsewhere. No module outside this package asks whether a path is in
 a bucket: some ask what a path can do, such as `files.can_append`.
 """

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_directory
+from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_json
 from anytime_jax.config.kinds import NOBODY, Trust
 from anytime_jax.config.schema import Config, build_saved
 from anytime_jax.config.stages import stage_settings
@@ -28,7 +28,7 @@ class Trunk:
     """The checkpoint that a branch starts from.
 
     `digest` is that of its meta, which has the checksums of all arrays; `run_id` is the trunk's
-    `run_directory.run_id`. `meta` is None if the trunk is gone, which a branch with checkpoints of
+    `run_json.run_id`. `meta` is None if the trunk is gone, which a branch with checkpoints of
     its own no longer needs.
     """
 
@@ -52,10 +52,10 @@ def read_run(directory: str, name: str, trust: Trust = NOBODY) -> tuple[Config, 
     `trust` says which packages are imported for the kinds that the run names. Raises an InputError
     if the directory holds no run, or one whose settings cannot be used here.
     """
-    run_file = run_directory.read_run_file(storage_path(directory), "give another run")
+    run_file = run_json.read_run_file(storage_path(directory), "give another run")
     if run_file is None:
         raise InputError(
-            f"{name} = {directory!r} is not a run (it has no {run_directory.RUN_FILE}): give the "
+            f"{name} = {directory!r} is not a run (it has no {run_json.RUN_FILE}): give the "
             "directory of a run; python -m anytime_jax runs lists them"
         )
     return build_saved(run_file.get("config"), f"{name} = {directory!r}", trust), run_file
@@ -81,7 +81,7 @@ def decay_settings(directory: str, point: str = "", trust: Trust = NOBODY) -> di
         mixture, settings["stages"] = stage_settings(trunk.run_stages, trunk.sources)
         settings["data"]["mixture"] = mixture
     if len(trunk.sets) > 1:  # the mean stays the trunk's, whatever the branch reads
-        evaluated = run_directory.evaluation_at(run_file, step)["sets"]
+        evaluated = run_json.evaluation_at(run_file, step)["sets"]
         settings["eval"]["weights"] = {name: weight for name, (_, weight) in evaluated.items()}
     for group, names, recorded, paths in (
         ("data", ("path", "mixture"), "data_paths", trunk.sources),
@@ -164,9 +164,10 @@ def find_trunk(config: Config, run_dir: Path, own: Mapping[str, Any] | None) -> 
     """Returns the checkpoint that a branch starts from; None for a run that is no branch.
 
     `own` is the run file of a branch that resumes, from a checkpoint of its own in `run_dir`. It
-    does so even if the trunk is gone. Raises
-    an InputError if there is no such checkpoint or the branch would change inherited settings, and
-    a RunError if the checkpoint is damaged.
+    does so even if the trunk is gone.
+
+    Raises an InputError if there is no such checkpoint or the branch would change inherited
+    settings, and a RunError if the checkpoint is damaged.
     """
     step = config.branch_step
     if step is None:
@@ -202,9 +203,7 @@ def check_data(
     """
     if trunk.meta is None:
         return
-    ours, theirs = (
-        run_directory.stages_before(x, trunk.step) for x in (stages, trunk.meta["stages"])
-    )
+    ours, theirs = (run_json.stages_before(x, trunk.step) for x in (stages, trunk.meta["stages"]))
     if ours != theirs:
         raise InputError(
             f"config.data: the trunk {config.branch.from_run} was trained on other data, lengths "
@@ -243,7 +242,7 @@ def check_inheritance(config: Config, trunk: Config, step: int) -> None:
         raise InputError(
             f"config.branch: the settings of the trunk differ ({'; '.join(changes)}): {advice}"
         )
-    grown = [[y for y in x.clock.stages if y.step < step] for x in (trunk, config)]
+    grown = [[y for y in x.clock.batch_stages if y.step < step] for x in (trunk, config)]
     if grown[0] != grown[1]:
         raise InputError(
             "config.branch: the batches of the trunk grow at other points than those of a branch "
@@ -291,6 +290,6 @@ def _check_saved(config: Config, from_run: Path, step: int) -> None:
 
 def _is_gone(trunk: Path, saved: Mapping[str, Any]) -> bool:
     """Whether a trunk's directory holds no run, or another run has taken the trunk's place."""
-    is_replaced = run_directory.is_other_run(trunk, saved.get("run_id"))
+    is_replaced = run_json.is_other_run(trunk, saved.get("run_id"))
     is_replaced &= saved.get("from_run") == str(trunk)
-    return is_replaced or not (trunk / run_directory.RUN_FILE).is_file()
+    return is_replaced or not (trunk / run_json.RUN_FILE).is_file()

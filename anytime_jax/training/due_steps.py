@@ -26,11 +26,11 @@ class Event:
         return step == self.stop or (step > 0 and (step % self.every == 0 or self.also(step)))
 
 
-def saves(config: Config, stop: float) -> Event:
+def save_event(config: Config, stop: float) -> Event:
     """Returns when a run saves: at the interval, wherever a checkpoint is kept, at its stop."""
     return Event(config.checkpoint_steps, retention_policy(config).keeps_forever, stop)
 
 
-def evaluations(config: Config, stop: float) -> Event:
+def evaluation_event(config: Config, stop: float) -> Event:
     """Returns when a run evaluates: at the interval, at 1x, 2x, 4x, ..., at its stop."""
     return Event(config.eval_steps, config.clock.is_doubling, stop)

@@ -34,15 +34,17 @@ def weight_trees(state: TrainState) -> dict[str, decoder.Params]:
     labels = sorted(averages, key=averaging.label_order)
     opt_state = averaging.replace_averages(state.opt_state, {})
     stored = optimizers.iterates(opt_state)
-    mixed = _mixtures(opt_state, state.params) if stored else {}
+    computed = _computed(opt_state, state.params) if stored else {}
     read_out = jax.eval_shape(optimizers.readouts, opt_state)
-    of_optimizer = {label: stored[label] if label in stored else mixed[label] for label in read_out}
+    of_optimizer = {
+        label: stored[label] if label in stored else computed[label] for label in read_out
+    }
     averages = {label: averages[label] for label in labels}
     return {averaging.LIVE: state.params, **averages, **of_optimizer}
 
 
 @jax.jit
-def _mixtures(opt_state: Any, params: decoder.Params) -> dict[str, decoder.Params]:
+def _computed(opt_state: Any, params: decoder.Params) -> dict[str, decoder.Params]:
     """Returns the read-outs that must be computed.
 
     Those that the state stores as they are, are left out: jit would copy them.

@@ -9,9 +9,9 @@ from rich.console import Console
 
 from anytime_jax.config.schema import Config
 from anytime_jax.training import preflight
+from anytime_jax.training.active_run import open_run
 from anytime_jax.training.plan import make_plan
 from anytime_jax.training.profiler import StepRange
-from anytime_jax.training.run import open_run
 
 
 @dataclasses.dataclass(frozen=True)

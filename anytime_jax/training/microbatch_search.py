@@ -12,7 +12,7 @@ from anytime_jax.distributed import processes
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes
 from anytime_jax.training import preflight, step
-from anytime_jax.training.state_memory import ADVICE, measure_state
+from anytime_jax.training.state_memory import ADVICE, is_out_of_memory, measure_state
 
 _ON_CPU = 8
 _RECOMPUTED = ".remat"  # in the names of operations that XLA runs again to save memory
@@ -109,7 +109,7 @@ def measure_programs(
         ):
             try:
                 compiled = compile(lowered)
-            except jax.errors.JaxRuntimeError as error:
+            except Exception as error:
                 if not is_out_of_memory(error):
                     raise
                 return None
@@ -118,8 +118,3 @@ def measure_programs(
             analysis: Any = compiled.memory_analysis()
             sizes.append(around + analysis.argument_size_in_bytes + analysis.temp_size_in_bytes)
     return max(sizes)
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Returns whether the compiler gave up because the program exceeds the device's memory."""
-    return "RESOURCE_EXHAUSTED" in str(error)

@@ -1,7 +1,7 @@
 """Plan of a run: what a start finds and checks before it writes anything.
 
     plan = make_plan(config, mesh)      reads only
-    with open_run(plan) as run: ...     `run.py`, the only place that writes
+    with open_run(plan) as run: ...     `active_run.py`, the only place that writes
 
 A plan says from which step to which the run goes, from what, on which data, in how many
 microbatches. Nothing of it is in the configuration, which a start never changes.
@@ -20,7 +20,7 @@ from anytime_jax.checkpoints import (
     checkpoint_listing,
     checkpoint_reader,
     record_files,
-    run_directory,
+    run_json,
 )
 from anytime_jax.config.fields import flatten
 from anytime_jax.config.kinds import explain_errors
@@ -40,7 +40,7 @@ from anytime_jax.training.step import Program, document_rules, make_program
 from anytime_jax.training.trackers import check_wandb
 
 
-def describe_evaluation(
+def evaluation_entry(
     config: Config, sets: Mapping[str, DatasetInfo], weights: Mapping[str, float]
 ) -> dict[str, Any]:
     """Returns the entry "evaluated" of a run file, for the datasets of all validation sets."""
@@ -150,7 +150,7 @@ class Plan:
     @property
     def evaluated(self) -> dict[str, Any]:
         """What the mean loss of an evaluation is of, as JSON has it."""
-        return describe_evaluation(self.config, self.sets, self.set_weights)
+        return evaluation_entry(self.config, self.sets, self.set_weights)
 
     @property
     def about(self) -> dict[str, Any]:
@@ -183,12 +183,13 @@ def make_plan(
     """
     with processes.fail_together():
         run_dir = preflight.check_paths(config)
-        mesh = mesh or preflight.make_mesh(config)
+        mesh = mesh or sharding.make_mesh(config.mesh)
+        preflight.check_mesh(config, mesh)
     preflight.check_agreement(config, fall_back)
     # Hosts may see files at different times: they believe the primary process.
     saved_step = processes.broadcast(max(checkpoint_listing.saved_steps(run_dir), default=0))
     with processes.fail_together():
-        run_file = run_directory.read_run_file(run_dir)
+        run_file = run_json.read_run_file(run_dir)
         own = run_file if saved_step else None
         trunk = branching.find_trunk(config, run_dir, own)
         initial = pretrained.find_pretrained(config, own)
@@ -209,7 +210,7 @@ def make_plan(
         if not is_prepared:  # what the data tell is compared below
             known = config.select(lambda facts: facts.identity)
             owner = {} if run_file is None else run_file["identity"]
-            run_directory.check_identity(run_dir, {**owner, **known})
+            run_json.check_identity(run_dir, {**owner, **known})
             run_data.check_builtin(config, prepare)
     datasets = datasets or run_data.prepare_builtin(config, say)
     with processes.fail_together():
@@ -233,8 +234,8 @@ def make_plan(
             branching.check_data(config, trunk, datasets, plan.stages)
         if initial:
             pretrained.check_vocabulary(initial, plan.dataset)
-        run_directory.check_identity(run_dir, plan.identity)
-        run_directory.check_stages(run_dir, plan.stages, step)
+        run_json.check_identity(run_dir, plan.identity)
+        run_json.check_stages(run_dir, plan.stages, step)
         if not (saved_step or fall_back):
             preflight.check_not_lost(config, run_dir, step)
         plan = plan.starting_from(step)

@@ -12,7 +12,7 @@ from anytime_jax.distributed import processes, sharding
 from anytime_jax.distributed.device_specs import device_spec
 from anytime_jax.formats import model_reader
 from anytime_jax.formatting import format_bytes, format_count
-from anytime_jax.models.attention import resolve_path
+from anytime_jax.models.attention import choose_implementation
 from anytime_jax.models.decoder import count_params
 from anytime_jax.storage.files import free_bytes
 from anytime_jax.training.plan import Plan
@@ -80,7 +80,7 @@ def _describe_rate(config: Config) -> str:
 def _describe_batch(plan: Plan) -> str:
     """The batch sizes up to the stop."""
     config = plan.config
-    first, *later = config.clock.stages
+    first, *later = config.clock.batch_stages
     text = f"{first.span * config.batch_size:,} sequences"
     for stage in later:
         if stage.step < plan.stop:
@@ -121,7 +121,7 @@ def _describe_evaluation(plan: Plan) -> Iterator[str]:
 def _describe_masks(plan: Plan) -> str:
     """How documents are kept apart, and what happens if a window has more than the most."""
     config, platform = plan.config, plan.mesh.devices.flat[0].platform
-    path = resolve_path(config.model, platform, config.model.length)
+    path = choose_implementation(config.model, platform, config.model.length)
     surplus = "are merged" if config.data.surplus == "merge" else "end the run"
     return (
         f"a token attends to its own document only ({path} attention); more than "

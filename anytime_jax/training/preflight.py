@@ -5,9 +5,7 @@ import json
 import math
 import re
 import threading
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,16 +13,16 @@ from jax.sharding import Mesh
 
 from anytime_jax import __version__, optimizers
 from anytime_jax.averaging import LIVE, is_label
-from anytime_jax.checkpoints import checkpoint_listing, record_files, run_directory
+from anytime_jax.checkpoints import checkpoint_listing, record_files, run_json
 from anytime_jax.checkpoints.retention import checkpoint_bytes
 from anytime_jax.checkpoints.tree_names import flatten_by_name
 from anytime_jax.checks import require
 from anytime_jax.config.fields import flatten
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.config.schema import Config
-from anytime_jax.distributed import jax_settings, processes, sharding
+from anytime_jax.distributed import processes, sharding
 from anytime_jax.errors import InputError, format_value, naming
-from anytime_jax.formatting import format_bytes
+from anytime_jax.formatting import format_bytes, format_differences
 from anytime_jax.models import attention
 from anytime_jax.storage.failures import check_directory
 from anytime_jax.storage.files import free_bytes, is_directory
@@ -57,7 +55,7 @@ def check_paths(config: Config) -> Path:
     """Returns the run directory; raises an InputError if it or the data's cannot be one."""
     with naming("config.run_dir"):
         absolute = absolute_path(config.directory)
-    run_directory.check_name(absolute, f"config.run_dir = {format_value(config.directory)}")
+    run_json.check_name(absolute, f"config.run_dir = {format_value(config.directory)}")
     for name, path in (("run_dir", config.directory), ("data.path", config.data.path)):
         with naming(f"config.{name}"):
             stored = storage_path(path)
@@ -65,7 +63,7 @@ def check_paths(config: Config) -> Path:
     mirrors = [TENSORBOARD] if config.log.tensorboard else []
     parts = [checkpoint_listing.DIRECTORY, record_files.DIRECTORY, *mirrors]
     run_dir = storage_path(config.directory)
-    run_directory.check_files(run_dir, parts)
+    run_json.check_files(run_dir, parts)
     return run_dir
 
 
@@ -76,20 +74,15 @@ def check_agreement(config: Config, fall_back: bool) -> None:
     text = json.dumps({**flat, "--fall-back": fall_back, **versions}, default=str)
     own, first = json.loads(text), json.loads(processes.broadcast_text(text))
     with processes.fail_together():
-        if differences := run_directory.describe_differences(first, own):
+        if differences := format_differences(first, own):
             raise InputError(
                 f"process {jax.process_index()} has other settings than process 0 ({differences}): "
                 "start all processes of a run with the same"
             )
 
 
-def make_mesh(config: Config, devices: Sequence[Any] | None = None) -> Mesh:
-    """Returns the device mesh of a run, over all devices by default.
-
-    Raises an InputError if the configuration does not fit the devices.
-    """
-    devices = jax_settings.find_devices() if devices is None else devices
-    mesh = sharding.make_mesh(config.mesh, devices)
+def check_mesh(config: Config, mesh: Mesh) -> None:
+    """Raises an InputError if a mesh splits heads, or its devices do not fit a configuration."""
     tensor = mesh.shape["tensor"]
     for name, heads in (("heads", config.model.heads), ("kv_heads", config.model.key_heads)):
         if heads % tensor:
@@ -103,7 +96,6 @@ def make_mesh(config: Config, devices: Sequence[Any] | None = None) -> Mesh:
         _check_attention(config, model, mesh)
     if isinstance(config.microbatches, int):
         check_batch(config, mesh, config.microbatches)
-    return mesh
 
 
 def check_batch(config: Config, mesh: Mesh, microbatches: int) -> None:
@@ -131,7 +123,7 @@ def _check_attention(config: Config, model: ModelConfig, mesh: Mesh) -> None:
     """Raises an InputError if the kind of attention does not fit the devices or the length."""
     device = mesh.devices.flat[0]
     platform = device.platform
-    path = attention.resolve_path(model, platform, model.length)
+    path = attention.choose_implementation(model, platform, model.length)
     capability = getattr(device, "compute_capability", None)
     if (
         config.data.documents == "mask"
@@ -164,7 +156,7 @@ def check_update(config: Config, mesh: Mesh, program: Program) -> None:
         {name: f"{x.dtype}{list(x.shape)}" for name, x in flatten_by_name(state).items()}
         for state in states
     )
-    if differences := run_directory.describe_differences(before, after):
+    if differences := format_differences(before, after):
         raise InputError(
             f"an update changes the form of the state ({differences}): return updates and state "
             "with the same shapes and types",
@@ -232,7 +224,7 @@ def check_not_lost(config: Config, run_dir: Path, step: int) -> None:
     rows = record_files.read_records(run_dir)
     if not rows:
         return
-    saving = due_steps.saves(config, math.inf)
+    saving = due_steps.save_event(config, math.inf)
     saves = (x for x in range(step + 1, rows[-1].step) if saving.due(x))
     # A second save waits for the first one, which a kill can leave half-written.
     had_saved = next(itertools.islice(saves, 1, None), None) is not None
@@ -248,7 +240,7 @@ def check_not_lost(config: Config, run_dir: Path, step: int) -> None:
 def check_shared(run_dir: Path, start_id: str) -> None:
     """Raises an InputError unless every process sees in `run_dir` the start of the primary one."""
     with processes.fail_together():
-        if not processes.wait_until_visible(lambda: run_directory.start_id(run_dir) == start_id):
+        if not processes.wait_until_visible(lambda: run_json.start_id(run_dir) == start_id):
             raise InputError(
                 f"config.run_dir = {str(run_dir)!r} is not the same place on every host (process "
                 f"{jax.process_index()} does not see what process 0 wrote there): give a directory "

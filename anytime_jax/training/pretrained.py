@@ -36,8 +36,7 @@ def find_pretrained(config: Config, own: Mapping[str, Any] | None) -> Pretrained
     """Returns the model that a run starts from, checked; None for random weights.
 
     `own` is the run file of a run that resumes, from a checkpoint of its own, and needs the digest
-    alone. Raises an InputError
-    if the model is missing or has another shape.
+    alone. Raises an InputError if the model is missing or has another shape.
     """
     if not config.initial_weights:
         return None
@@ -48,7 +47,7 @@ def find_pretrained(config: Config, own: Mapping[str, Any] | None) -> Pretrained
         except (InputError, OSError):  # deleted since the first start, and no longer needed
             return Pretrained(None, str(own["identity"].get("initial_weights")))
     try:
-        description = model_reader.describe(path)
+        description = model_reader.read_description(path)
         _check_shape(config, description)
         model_reader.check_params(description, config.model)
         model_reader.check_digests(path)

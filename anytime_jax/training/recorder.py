@@ -16,7 +16,7 @@ from anytime_jax.distributed.device_specs import device_spec
 from anytime_jax.errors import RunError
 from anytime_jax.models.flops import flops_per_token
 from anytime_jax.storage.failures import storage_errors
-from anytime_jax.training.meter import Meter, Reading
+from anytime_jax.training.metric_rows import MetricRows, Reading
 from anytime_jax.training.plan import Plan
 from anytime_jax.training.progress import Display
 from anytime_jax.training.run_failures import LastCheckpoint
@@ -65,7 +65,7 @@ class Recorder:
             if missing and last.step:
                 display.say(f"records  {missing}")
         spec = device_spec(device)
-        self._meter = Meter(
+        self._metric_rows = MetricRows(
             config.log_steps,
             config.clock.tokens,
             spec and spec.peak_flops * plan.mesh.size / flops_per_token(config.model),
@@ -78,14 +78,14 @@ class Recorder:
 
         Raises a RunError at an update that ends the run.
         """
-        self._record(self._meter.push(step, metrics))
+        self._record(self._metric_rows.push(step, metrics))
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Records all updates before the block, whose time is no part of the speed."""
-        self._record(self._meter.pause())
+        self._record(self._metric_rows.pause())
         yield
-        self._meter.resume()
+        self._metric_rows.resume()
 
     def record_losses(self, step: int, losses: Mapping[str, float], seconds: float) -> None:
         """Records an evaluation; raises a RunError if a loss is not finite.
@@ -107,7 +107,7 @@ class Recorder:
         for tracker in self._trackers:
             tracker.sync()
         rows = self._records.rows_before(step) if self._records else 0
-        return {"interval": self._meter.interval, "rows": rows}
+        return {"interval": self._metric_rows.interval, "rows": rows}
 
     def close(self) -> None:
         """Closes the trackers; the records have every row of a saved step already."""

@@ -5,13 +5,12 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
-import jax
-
 from anytime_jax.checkpoints import checkpoint_listing
 from anytime_jax.distributed import lost_process_exit, processes
 from anytime_jax.errors import BucketError, InputError, RunError
 from anytime_jax.storage.failures import is_temporary, storage_errors
 from anytime_jax.storage.paths import absolute_path
+from anytime_jax.training.state_memory import ADVICE, is_out_of_memory
 
 
 @dataclasses.dataclass
@@ -59,9 +58,8 @@ class LastCheckpoint:
         """Returns the error of one line for an expected failure, otherwise None."""
         if processes.is_sign_of_loss(error):
             return lost_process_exit.make_error(error)
-        if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error):
-            advice = "more microbatches, remat or a smaller eval.batch_size"
-            return self.error(f"memory ran out: {str(error)[:300]}", advice)
+        if is_out_of_memory(error):
+            return self.error(f"memory ran out: {str(error)[:300]}; {ADVICE}")
         if not isinstance(error, storage_errors()):
             return None
         failure = self.error(f"{error}. Fix the cause, then run the same command again")

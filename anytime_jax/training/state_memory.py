@@ -82,6 +82,11 @@ def describe_program(compiled: jax.stages.Compiled, available: int | None) -> st
     return f"{text}, which is MORE THAN there is: if it does not fit, {ADVICE}"
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether a program needs more memory than a device has; XLA says so in its text alone."""
+    return isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
+
+
 def _bytes_on_device(tree: Any, gathered: str = "") -> int:
     """Returns the bytes of arrays on each device, as if an axis of the mesh did not split them."""
     total = 0

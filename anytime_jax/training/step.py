@@ -21,8 +21,8 @@ from anytime_jax.config.schema import Config, DataConfig
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.xla_settings import compiler_options, fast_compiler_options
 from anytime_jax.errors import RunError
-from anytime_jax.models import decoder, gradient_sums
-from anytime_jax.models.attention import Documents, find_documents, resolve_path
+from anytime_jax.models import decoder, gradient_sum_vjp
+from anytime_jax.models.attention import Documents, choose_implementation, find_documents
 from anytime_jax.models.loss import (
     mean_loss_from_hidden,
     token_losses,
@@ -408,7 +408,7 @@ def loss_and_gradient(
             check_vma=False,  # weights would become varying, and their gradients sums in each loop
         )
         return mean(of_devices(params, tokens_BxT, scale), parts)
-    path = resolve_path(config, constrain.platform, tokens_BxT.shape[1] - 1)
+    path = choose_implementation(config, constrain.platform, tokens_BxT.shape[1] - 1)
     if path == "cudnn" and rules is not None and rules.masks:
         return mean(of_part(constrain, params, tokens_BxT, scale))
     within = dataclasses.replace(constrain, batch_axes=("fsdp",))
@@ -461,7 +461,7 @@ def _accumulate(
 ) -> tuple[jax.Array, Any]:
     """Returns the sums of the microbatches' losses and gradients.
 
-    `loss_and_sums` is a function of sums and tokens, as for `gradient_sums`.
+    `loss_and_sums` is a function of sums and tokens, as for `gradient_sum_vjp`.
     """
     B, T = tokens_BxT.shape
     # Row i goes to microbatch i mod M, so that every device keeps a share of each.
@@ -525,9 +525,9 @@ def loss_and_gradient_sums(
     rules: DocumentRules | None,
     boundary_scale: jax.Array | None,
 ) -> tuple[jax.Array, decoder.Params | None]:
-    """Returns `batch_mean_loss`, and the sums if there are any, as for `gradient_sums`."""
+    """Returns `batch_mean_loss`, and the sums if there are any, as for `gradient_sum_vjp`."""
     if sums is not None:  # the blocks are read in the loop over layers
-        params, sums = gradient_sums.read_except("blocks", params, sums)
+        params, sums = gradient_sum_vjp.read_except("blocks", params, sums)
     hidden_BxLxD, targets_BxL, block_sums = _run_model(
         config, constrain, params, tokens_BxT, rules, sums and sums["blocks"]
     )

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from anytime_jax.checkpoints import run_directory
+from anytime_jax.checkpoints import run_json
 from anytime_jax.config.schema import Config, LogConfig
 from anytime_jax.errors import InputError
 from anytime_jax.storage.files import can_append
@@ -94,7 +94,7 @@ class _Wandb:
             project=config.log.wandb_project,
             name=config.name,
             group=absolute_path(run_dir).parent.name,
-            id=run_directory.run_id(run_dir),
+            id=run_json.run_id(run_dir),
             config=config.to_dict(),
             dir=str(folder),
             resume="allow",

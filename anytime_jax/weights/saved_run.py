@@ -16,12 +16,15 @@ import numpy as np
 from jax.sharding import Mesh
 
 from anytime_jax.averaging import LIVE, GrowingWindow, label_order
-from anytime_jax.checkpoints import checkpoint_reader, run_directory
+from anytime_jax.checkpoints import checkpoint_reader, run_json
 from anytime_jax.checkpoints.checkpoint_listing import checkpoint_path, format_steps, saved_steps
 from anytime_jax.checkpoints.tree_names import is_stacked, unflatten_by_name
 from anytime_jax.config.kinds import NOBODY, Trust
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.config.schema import Config, build_saved
+from anytime_jax.corpus.vocabulary_files import load_vocabulary
+from anytime_jax.corpus.vocabulary_interface import Vocabulary
+from anytime_jax.data.dataset_info import load_dataset
 from anytime_jax.distributed import sharding
 from anytime_jax.errors import InputError, RunError, format_value
 from anytime_jax.formatting import format_count
@@ -122,17 +125,17 @@ def open_run(run_dir: Path, step: str = "latest", trust: Trust = NOBODY) -> Save
       InputError: if there is no run or no such checkpoint; the message lists the existing ones.
       RunError: if the metadata of the checkpoint are damaged.
     """
-    run_directory.check_name(absolute_path(run_dir), str(run_dir))
-    about = run_directory.read_run_file(run_dir, "choose another run")
+    run_json.check_name(absolute_path(run_dir), str(run_dir))
+    about = run_json.read_run_file(run_dir, "choose another run")
     if about is None:
         raise InputError(
-            f"{run_dir} is not a run directory (no {run_directory.RUN_FILE}): python -m "
+            f"{run_dir} is not a run directory (no {run_json.RUN_FILE}): python -m "
             "anytime_jax runs lists runs"
         )
     steps = saved_steps(run_dir)
     if not steps:
         raise InputError(f"{run_dir} has no checkpoint yet: train it to one")
-    file = str(run_dir / run_directory.RUN_FILE)
+    file = str(run_dir / run_json.RUN_FILE)
     last = _find_step(step, steps, build_saved(about.get("config"), file, trust), run_dir)
     meta, config = _read_checkpoint(run_dir, last, trust)
     history: list[StoredWeights] = []
@@ -169,7 +172,7 @@ def open_run(run_dir: Path, step: str = "latest", trust: Trust = NOBODY) -> Save
 
 def _set_weights(about: Mapping[str, Any], step: int, config: Config) -> Mapping[str, float]:
     """Returns the weights of the mean of the evaluation at a step, by the name of the set."""
-    evaluated = run_directory.evaluation_at(about, step) or {"sets": {}}
+    evaluated = run_json.evaluation_at(about, step) or {"sets": {}}
     weights = {name: weight for name, (_, weight) in evaluated["sets"].items()}
     return weights if weights and weights.keys() <= config.sets.keys() else config.set_weights
 
@@ -179,6 +182,38 @@ def _find(path: str, recorded: Path | None) -> Path:
     if recorded is not None and recorded.exists() and not configured.exists():
         return recorded
     return configured
+
+
+def find_vocabulary(run: SavedRun, file: Path | None = None) -> tuple[Path, Vocabulary]:
+    """Returns the vocabulary of a run and its path, from a file or else from the run's data.
+
+    Raises an InputError if it is missing or is not the run's.
+    """
+    is_given = file is not None
+    if file is None:
+        advice = f"{run.run_dir} had its vocabulary there: give it with --vocabulary"
+        recorded = recorded_note(
+            run.recorded_paths.get(next(iter(run.config.sources))), run.data_path
+        )
+        advice = f"{recorded.removeprefix(', ')}; {advice}".lstrip("; ")
+        file = load_dataset(run.data_path, advice).vocabulary_path
+    vocabulary = load_vocabulary(file)
+    if vocabulary.sha256 != run.vocabulary:
+        name = f"--vocabulary={file}" if is_given else f"the vocabulary of the data, {file},"
+        advice = "give that one" if is_given else "give its own with --vocabulary"
+        raise InputError(
+            f"{name} has SHA-256 {vocabulary.sha256[:12]}..., the vocabulary of {run.run_dir} "
+            f"{run.vocabulary[:12]}...: {advice}"
+        )
+    return file, vocabulary
+
+
+def recorded_note(recorded: Path | None, path: Path) -> str:
+    """Names the recorded path of a run's data in a message, if it is another one."""
+    if recorded is None or recorded == path.absolute():
+        return ""
+    state = "" if recorded.exists() else ", which does not exist"
+    return f", whose data were at {recorded} at its last start{state}"
 
 
 def load_weights(run: SavedRun, weighted_sum: WeightedSum, mesh: Mesh | None = None) -> Params:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from anytime_jax import __version__
-from anytime_jax.checkpoints import run_directory
+from anytime_jax.checkpoints import run_json
 from anytime_jax.checkpoints.record_files import TASKS, RecordWriter, read_records
 from anytime_jax.corpus.vocabulary_interface import Vocabulary
 from anytime_jax.errors import InputError, needs_extra
@@ -276,7 +276,7 @@ def record_scores(run: SavedRun, weights: str, tasks: Tasks, scores: Sequence[Ta
     config = dataclasses.replace(run.config, directory=str(run.run_dir), log=log)
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     try:
-        with run_directory.lock(run.run_dir):
+        with run_json.lock(run.run_dir):
             last = max([run.step, *(row.step for row in read_records(run.run_dir))])
             writer = RecordWriter(run.run_dir, None, {"version": __version__, "started": now})
             writer.amend(run.step, run.tokens, values)

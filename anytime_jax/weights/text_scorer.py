@@ -17,7 +17,6 @@ from anytime_jax.models import decoder
 from anytime_jax.models.decoder import Params
 from anytime_jax.models.sampling import SamplingSettings, next_tokens
 from anytime_jax.training.step import Program, make_program
-from anytime_jax.weights.evaluation import make_mesh
 from anytime_jax.weights.saved_run import SavedRun
 
 _LEAST = 16  # texts are padded to 16, 32, 64, ... tokens, so that few programs serve all lengths
@@ -181,7 +180,7 @@ def open_scorer(run: SavedRun, batch_size: int | None, say: Callable[[str], obje
 
     The default batch size is that of the evaluations in training.
     """
-    config, mesh = run.config, make_mesh(run.config.mesh, say)
+    config, mesh = run.config, sharding.make_mesh_or_replicate(run.config.mesh, say)
     size = sharding.round_up_rows(mesh, batch_size or config.eval.batch_size)
     # A row is one text, whatever is in it.
     program = make_program(config, mesh, rules=None, model=run.model)

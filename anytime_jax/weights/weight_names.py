@@ -1,4 +1,4 @@
-"""Names of weights on the command line, resolved to weighted sums of what a run stores.
+"""Names of weights on the command line: each stands for a weighted sum of what a run stores.
 
 last, f25, ema0.999         the live weights; a stored average, by its label
 x, ema, theta               what the optimizer evaluates, if it is not the live weights
@@ -47,18 +47,18 @@ class SumLimits:
 DEFAULT_LIMITS = SumLimits()
 
 
-def resolve(run: SavedRun, name: str, limits: SumLimits = DEFAULT_LIMITS) -> WeightedSum:
+def parse(run: SavedRun, name: str, limits: SumLimits = DEFAULT_LIMITS) -> WeightedSum:
     """Returns the weighted sum with a name (see the module's docstring), without reading any array.
 
     Raises an InputError if there are no such weights, or their kernel error is above the limit.
     """
     try:
-        return _resolve(run, name, limits)
+        return _parse(run, name, limits)
     except ValueError as error:
         raise InputError(f"weights {name!r}: {error}") from error
 
 
-def describe(weighted_sum: WeightedSum) -> str:
+def format_sum(weighted_sum: WeightedSum) -> str:
     """Returns the parts of a sum with their coefficients, as `+0.5 f25@480 +0.5 last@480`."""
     if weighted_sum.coefficients == (1.0,):
         return weighted_sum.parts[0].name
@@ -66,7 +66,7 @@ def describe(weighted_sum: WeightedSum) -> str:
     return " ".join(f"{x:+.4g} {part.name}" for x, part in pairs)
 
 
-def _resolve(run: SavedRun, name: str, limits: SumLimits) -> WeightedSum:
+def _parse(run: SavedRun, name: str, limits: SumLimits) -> WeightedSum:
     if name.startswith("f=") and name != "f=":
         rule = GrowingWindow(_positive("f", name.removeprefix("f=")))
         if rule.label not in run.weights:

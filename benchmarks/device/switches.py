@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from anytime_jax.commands.command_line import exit_status
+from anytime_jax.commands import exit_status
 from benchmarks import gpu, harness, record
 
 _UPDATE = "--model=150m --averages=on --steps=3 --rounds=3"
@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--flags", nargs="*", default=FLAGS, help="without dashes (default: all)")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, on a CPU too")
     options = parser.parse_args(argv)
-    return exit_status(lambda: _measure(argv, options))
+    return exit_status.run(lambda: _measure(argv, options))
 
 
 def _measure(argv: Sequence[str], options: argparse.Namespace) -> int:

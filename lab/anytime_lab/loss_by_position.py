@@ -14,14 +14,14 @@ import sys
 import numpy as np
 
 from anytime_jax.commands import config_file
-from anytime_jax.commands.command_line import path, positive_int
+from anytime_jax.commands.argument_parser import path, positive_int
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
 from anytime_jax.models.decoder import Params
 from anytime_jax.tables import Table, numbers
 from anytime_jax.training.evaluator import Evaluators
-from anytime_jax.weights import evaluation, saved_run, weight_names
+from anytime_jax.weights import saved_run, saved_run_evaluators, weight_names
 from anytime_jax.weights.saved_run import SavedRun
 
 EXAMPLES = ("--run=runs/quickstart", "--run=A --run=B --step=8x --weights=f12.5")
@@ -46,9 +46,10 @@ def run(arguments: argparse.Namespace) -> int:
     jax_settings.configure()
     say = functools.partial(print, file=sys.stderr)
     found = [saved_run.open_run(x, arguments.step, arguments.trust) for x in arguments.run]
-    weights = [weight_names.resolve(each, arguments.weights) for each in found]
+    weights = [weight_names.parse(each, arguments.weights) for each in found]
     evaluators = [
-        evaluation.open_evaluators(each, tokens=arguments.tokens, say=say).of_mean for each in found
+        saved_run_evaluators.open_evaluators(each, tokens=arguments.tokens, say=say).of_mean
+        for each in found
     ]
     lengths = [_length(each, x) for each, x in zip(found, evaluators, strict=True)]
     if len(set(lengths)) > 1:

@@ -4,7 +4,7 @@ import argparse
 import re
 from pathlib import Path
 
-from anytime_jax.commands import command_line, config_file
+from anytime_jax.commands import argument_parser, config_file
 from anytime_jax.errors import InputError
 from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.storage.files import make_writable_directory
@@ -16,7 +16,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of a command that writes tables of a study into a page."""
     add = parser.add_argument
     add("--study", required=True, metavar="PATH", help="study, by file, name, directory or archive")
-    add("--page", required=True, type=command_line.path, metavar="FILE", help="page, in Markdown")
+    add(
+        "--page", required=True, type=argument_parser.path, metavar="FILE", help="page, in Markdown"
+    )
     config_file.add_trust(parser)
 
 

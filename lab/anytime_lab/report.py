@@ -24,7 +24,7 @@ from pathlib import Path
 from rich.console import Console
 
 from anytime_jax.checkpoints import loss_figure
-from anytime_jax.commands import command_line, config_file
+from anytime_jax.commands import argument_parser, config_file
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config.kinds import Trust
 from anytime_jax.errors import InputError
@@ -75,7 +75,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--output",
-        type=command_line.path,
+        type=argument_parser.path,
         help="directory of files (default: STUDY/report, or RUN; none for several runs)",
     )
     add("--average", default="f25", help="read-out of horizon-free runs (default: f25)")
@@ -88,14 +88,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Reports a study or a run; returns the exit status."""
     console = open_console()
     if arguments.study is None:
-        command_line.refuse(arguments, ("--average", "--pdf", "--pack"), "with --run")
+        argument_parser.refuse(arguments, ("--average", "--pdf", "--pack"), "with --run")
     else:
-        command_line.refuse(arguments, ["--watch"], "with --study")
+        argument_parser.refuse(arguments, ["--watch"], "with --study")
         with study_files.open_study(arguments.study, trust=arguments.trust) as study:
             _report_study(study, arguments, console)
         return 0
     if len(arguments.run) > 1:
-        command_line.refuse(arguments, ["--watch"], "with several runs")
+        argument_parser.refuse(arguments, ["--watch"], "with several runs")
         _compare_runs(arguments, console)
         return 0
     return _report_run(arguments, console)

@@ -10,7 +10,7 @@ from anytime_jax import plotting
 from anytime_jax.averaging import LIVE
 from anytime_jax.checkpoints import loss_figure
 from anytime_jax.checkpoints.loss_table import weight_labels
-from anytime_jax.checkpoints.run_directory import evaluations, is_same_evaluation, read_run_file
+from anytime_jax.checkpoints.run_json import evaluation_history, is_same_evaluation, read_run_file
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count
 from anytime_jax.storage.paths import storage_path
@@ -44,7 +44,7 @@ def describe(runs: Sequence[Snapshot]) -> Iterator[str | Table]:
         yield from tables
     else:
         yield f"  no run was evaluated after the same number of tokens as {names[0]}"
-    first, *others = (evaluations(read_run_file(run.run_dir)) for run in runs)
+    first, *others = (evaluation_history(read_run_file(run.run_dir)) for run in runs)
     for name, other in zip(names[1:], others, strict=True):
         if not is_same_evaluation([*first, *other]):
             yield f"  {name}: its losses are of other validation sets, weights or tokens"

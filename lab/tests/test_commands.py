@@ -5,10 +5,10 @@ import pytest
 from run_command import run_command
 
 from anytime_jax.commands import dispatch
-from anytime_lab import contents
+from anytime_lab import plugin
 
 
-@pytest.mark.parametrize("name", contents.PLUGIN.commands)
+@pytest.mark.parametrize("name", plugin.PLUGIN.commands)
 @pytest.mark.parametrize("check", command_contract.CHECKS)
 def test_command_keeps_to_what_every_command_does(name, check, capsys):
     check(name, capsys)

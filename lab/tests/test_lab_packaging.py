@@ -3,7 +3,7 @@
 import pytest
 import wheels
 
-from anytime_lab import contents
+from anytime_lab import plugin
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def run(environment, tmp_path):
 @pytest.mark.slow
 def test_every_command_is_there(run):
     listed = run("--help")
-    for name, command in contents.PLUGIN.commands.items():
+    for name, command in plugin.PLUGIN.commands.items():
         assert f"  {name} " in listed
         assert command.summary in " ".join(run(name, "--help").split())
 

@@ -9,8 +9,8 @@ import pytest
 from paths import REPOSITORY
 from run_command import run_command
 
-from anytime_jax import contents, plugins
-from anytime_jax.commands import command_line, dispatch
+from anytime_jax import builtin_plugin, plugins
+from anytime_jax.commands import argument_parser, dispatch
 from anytime_jax.errors import BucketError, InputError, ProcessLostError, RunError
 
 
@@ -77,7 +77,7 @@ def test_unknown_argument_is_bad_input(run, capsys, word):
     assert printed.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", contents.PLUGIN.commands)
+@pytest.mark.parametrize("name", builtin_plugin.PLUGIN.commands)
 @pytest.mark.parametrize("check", command_contract.CHECKS)
 def test_command_keeps_to_what_every_command_does(name, check, capsys):
     check(name, capsys)
@@ -85,11 +85,11 @@ def test_command_keeps_to_what_every_command_does(name, check, capsys):
 
 def test_overrides_are_separated_from_options():
     words = ["--config.seed=1", "--config=a.py", "--config.name=a b", "--debug"]
-    arguments = command_line.parse(dispatch.import_command("train"), "train", words)
+    arguments = argument_parser.parse(dispatch.import_command("train"), "train", words)
     assert arguments.config == ["a.py"]
     assert arguments.overrides == ["--config.seed=1", "--config.name=a b"]
     with pytest.raises(InputError, match=r"--config\.seed=VALUE"):
-        command_line.parse(dispatch.import_command("train"), "train", ["--config.seed", "1"])
+        argument_parser.parse(dispatch.import_command("train"), "train", ["--config.seed", "1"])
 
 
 def test_program_is_quoted_for_a_shell(tmp_path, monkeypatch):

@@ -33,7 +33,7 @@ def start(tmp_path):
     """Runs `python -m anytime_jax` where a distribution of somebody else is installed."""
     package, about = tmp_path / "my_package", tmp_path / "my_package-1.0.dist-info"
     (package / "configs").mkdir(parents=True)
-    (package / "contents.py").write_text(CONTENTS)
+    (package / "plugin.py").write_text(CONTENTS)
     (package / "count_command.py").write_text(COMMAND)
     (package / "adafactor.py").write_text(OPTIMIZER)
     (package / "configs" / "tiny.py").write_text('"""A tiny run."""\n\ndef get_config(): ...\n')
@@ -65,8 +65,8 @@ def test_command_files_and_kinds_of_another_distribution_join(start):
 
 
 def test_plugin_that_cannot_be_imported_is_one_line(start, tmp_path):
-    (tmp_path / "my_package" / "contents.py").write_text("import nothing_of_that_name\n")
+    (tmp_path / "my_package" / "plugin.py").write_text("import nothing_of_that_name\n")
     done = start("--help")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
-    assert "my_package.contents:PLUGIN" in done.stderr
+    assert "my_package.plugin:PLUGIN" in done.stderr

@@ -8,12 +8,12 @@ import small_run
 
 from anytime_jax.commands import evaluate, run_options
 from anytime_jax.errors import InputError
-from anytime_jax.weights import evaluation, saved_run
+from anytime_jax.weights import saved_run, saved_run_evaluators
 
 
 def test_dataset_of_another_vocabulary_is_rejected(trained, dataset, monkeypatch, rejected):
     other = dataclasses.replace(dataset, vocabulary_sha256="0" * 64)
-    monkeypatch.setattr(evaluation, "load_dataset", lambda path, hint: other)
+    monkeypatch.setattr(saved_run_evaluators, "load_dataset", lambda path, hint: other)
     assert "vocabulary" in rejected(evaluate, f"--run={trained}", "--data=x")
 
 
@@ -22,7 +22,7 @@ def test_changed_dataset_needs_the_data_option(trained, dataset, monkeypatch, re
     changed = (dataclasses.replace(first, sha256="0" * 64), *rest)
     other = dataclasses.replace(dataset, parts={**dataset.parts, "train": changed})
     assert other.fingerprint != dataset.fingerprint
-    monkeypatch.setattr(evaluation, "load_dataset", lambda path, hint: other)
+    monkeypatch.setattr(saved_run_evaluators, "load_dataset", lambda path, hint: other)
     assert "data = " in rejected(evaluate, f"--run={trained}")
     assert command(evaluate, f"--run={trained}", "--data=x", "--weights", "last")[0] == 0
 
@@ -49,9 +49,9 @@ def test_data_are_found_from_another_directory(trained, dataset, tmp_path, monke
     relative = dataclasses.replace(saved.config, sources={"data": "data"})
     moved = dataclasses.replace(saved, config=relative, recorded_paths={"data": dataset.path})
     assert moved.data_path == dataset.path
-    assert evaluation.find_vocabulary(moved)[0] == dataset.vocabulary_path
+    assert saved_run.find_vocabulary(moved)[0] == dataset.vocabulary_path
     gone = dataclasses.replace(moved, recorded_paths={"data": tmp_path / "gone"})
     with pytest.raises(InputError, match=str(tmp_path / "gone")):
-        evaluation.find_vocabulary(gone)
+        saved_run.find_vocabulary(gone)
     (tmp_path / "data").mkdir()
     assert str(moved.data_path) == "data"

@@ -35,14 +35,14 @@ def test_characters_that_an_encoding_lacks_are_replaced(process_state, tmp_path,
 # A command of a few imports, whose work is its first argument.
 PROGRAM = """
 import sys
-from anytime_jax.commands import command_line, standard_streams
+from anytime_jax.commands import argument_parser, standard_streams
 from anytime_jax.errors import InputError
 
 def fail(error):
     raise error
 
 standard_streams.configure()
-standard_streams.exit_process(command_line.exit_status(lambda: eval(sys.argv[1]) or 0))
+standard_streams.exit_process(exit_status.run(lambda: eval(sys.argv[1]) or 0))
 """
 FULL = "error: [Errno 28] No space left on device: 'standard output'\n"
 BOTH = "print('lost', file=sys.stderr) or print('done')"

@@ -25,7 +25,7 @@ CHANGES = small_run.CHANGES | {
     "stop": f"{STEPS} steps",
 }
 
-_UPDATE = "anytime_jax.training.run:Run.update"
+_UPDATE = "anytime_jax.training.active_run:Run.update"
 _SAVE = "anytime_jax.checkpoints.manager:CheckpointManager.save"
 # Moments, as `process_kills` reads them; the process that is lost, and how.
 LOSSES = {

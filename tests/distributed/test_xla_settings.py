@@ -28,7 +28,7 @@ def test_flag_takes_precedence_over_option(variable, flags, monkeypatch):
     assert xla_settings.compiler_options(mesh_of("gpu"))[name] is True
     monkeypatch.setenv(variable, "--xla_one=1 " + flags.format(name))
     assert name not in xla_settings.compiler_options(mesh_of("gpu"))
-    values = {setting.name: value for setting, value in xla_settings.describe("gpu", "")}
+    values = {setting.name: value for setting, value in xla_settings.list_settings("gpu", "")}
     assert values[name] == "set by a flag"
 
 
@@ -72,7 +72,7 @@ def test_environment_that_is_set_stays(name, monkeypatch):
     monkeypatch.setenv(name, "0.5")
     xla_settings.set_environment()
     assert {x: os.environ[x] for x in NAMES if x in os.environ} == {name: "0.5"}
-    values = {setting.name: value for setting, value in xla_settings.describe("gpu", "")}
+    values = {setting.name: value for setting, value in xla_settings.list_settings("gpu", "")}
     assert values[NAMES[0]] == "0.5"
 
 

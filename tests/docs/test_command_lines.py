@@ -5,9 +5,9 @@ import pytest
 from doc_blocks import PAGES
 from paths import REPOSITORY
 
-from anytime_jax import contents
+from anytime_jax import builtin_plugin
 
-CONFIGS = sorted(contents.CONFIGURATIONS.glob("*.py"))
+CONFIGS = sorted(builtin_plugin.CONFIGURATIONS.glob("*.py"))
 EXAMPLE = REPOSITORY / "docs/examples/lm_eval"
 
 
@@ -19,7 +19,7 @@ def test_command_lines_of_configurations(file, monkeypatch):
 
 def test_every_command_has_an_example_in_the_documentation():
     found = {name for page in PAGES for name, _ in page_checks.read_commands(page)}
-    assert found >= {*contents.PLUGIN.commands}
+    assert found >= {*builtin_plugin.PLUGIN.commands}
 
 
 def test_lm_eval_task_reads_the_documents_beside_it():

@@ -12,9 +12,9 @@ from training_runs import bits
 
 from anytime_jax import api
 from anytime_jax.commands import dispatch
+from anytime_jax.distributed import sharding
 from anytime_jax.errors import InputError
 from anytime_jax.training import plan as plan_lib
-from anytime_jax.training import preflight
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +51,7 @@ def folder(tmp_path, data, monkeypatch):
     own_text = (shipped / "own_text.py").read_text("utf-8")
     (configs / "own_text.py").write_text(own_text.replace("160 *", "8 *"), "utf-8")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(preflight, "make_mesh", lambda _: small_run.mesh())
+    monkeypatch.setattr(sharding, "make_mesh", lambda _: small_run.mesh())
     monkeypatch.setattr(plan_lib, "make_program", small_run.program)  # compiled once
     return tmp_path
 

@@ -56,7 +56,7 @@ def write(folder, family, **changes):
 
 
 def configuration(folder):
-    shape = dict(model_reader.describe(folder).shape)
+    shape = dict(model_reader.read_description(folder).shape)
     options = {"dtype": "float32", "attention": "plain", "layer_loop": "scan"}
     return KINDS[shape.pop("kind")](**shape, **options)
 
@@ -70,7 +70,7 @@ def model(tmp_path_factory):
         folder = write(tmp_path_factory.mktemp(family), family)
         config = configuration(folder)
         params = model_reader.read_params(
-            model_reader.describe(folder), config, decoder.param_shapes(config)
+            model_reader.read_description(folder), config, decoder.param_shapes(config)
         )
         return config, params
 
@@ -139,7 +139,7 @@ def test_what_is_written_is_what_was_read(family, dtype, tmp_path):
     config, output = configuration(folder), tmp_path / "ours"
     output.mkdir()
     params = model_reader.read_params(
-        model_reader.describe(folder), config, decoder.param_shapes(config)
+        model_reader.read_description(folder), config, decoder.param_shapes(config)
     )
     chosen = model_reader.FORMATS[MODELS.name_of(type(config))]
     chosen.check(config)
@@ -171,7 +171,7 @@ def test_large_weights_are_several_files(model, several):
     assert len(files) > 2
     assert all(file.stat().st_size < 30_000 for file in files)
     read = model_reader.read_params(
-        model_reader.describe(several), config, decoder.param_shapes(config)
+        model_reader.read_description(several), config, decoder.param_shapes(config)
     )
     jax.tree.map(np.testing.assert_array_equal, read, params)
 
@@ -209,7 +209,7 @@ def test_each_device_reads_its_own_slices(tmp_path):
 
     arrays = {name: Tensor(x) for name, x in tensors("qwen3").items()}
     params = model_format.read_params(table(config), arrays.__getitem__, abstract)
-    whole = model_reader.read_params(model_reader.describe(folder), config, shapes)
+    whole = model_reader.read_params(model_reader.read_description(folder), config, shapes)
     jax.tree.map(np.testing.assert_array_equal, params, whole)
     assert largest == 0.25
     assert params["embedding"].sharding == shardings["embedding"]
@@ -226,7 +226,7 @@ def test_frequencies_of_the_rotation_are_ignored(tmp_path):
     folder = write(tmp_path, "llama")
     more = {"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(6, np.float32)}
     safetensors.numpy.save_file({**tensors("llama"), **more}, folder / WEIGHTS)
-    model_reader.check_params(model_reader.describe(folder), configuration(folder))
+    model_reader.check_params(model_reader.read_description(folder), configuration(folder))
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def test_read_params_equal_the_oracle(name, tmp_path):
 def test_export_round_trips(name, tmp_path):
     write(tmp_path, name)
     (tmp_path / PROVENANCE).write_text(json.dumps({"vocab_size": 90}))
-    model = model_reader.describe(tmp_path)
+    model = model_reader.read_description(tmp_path)
     assert same_bits(read(tmp_path, name), oracle(name)[1])
     assert model.shape.items() <= {"kind": name, **dataclasses.asdict(CONFIGS[name])}.items()
     whole = {x.name for x in dataclasses.fields(decoder.ModelConfig)}
@@ -124,7 +124,7 @@ UNSUPPORTED = [
 def test_unsupported_setting_is_named(name, named, changes, tmp_path):
     folder = write_reference(tmp_path, name, {}, **changes)
     with pytest.raises(InputError, match=rf"{folder}/config\.json.*{named}"):
-        model_reader.describe(folder)
+        model_reader.read_description(folder)
 
 
 @pytest.mark.parametrize(
@@ -144,15 +144,15 @@ def test_unsupported_setting_is_named(name, named, changes, tmp_path):
     ],
 )
 def test_alternative_spellings_of_settings(name, changes, ours, value, tmp_path):
-    shape = model_reader.describe(write_reference(tmp_path, name, {}, **changes)).shape
+    shape = model_reader.read_description(write_reference(tmp_path, name, {}, **changes)).shape
     assert shape[ours] == value
     assert type(shape[ours]) is type(value)
 
 
 def test_config_yaml_is_read_without_config_json(tmp_path):
-    shape = model_reader.describe(write(tmp_path, "olmo")).shape
+    shape = model_reader.read_description(write(tmp_path, "olmo")).shape
     (tmp_path / "config.json").unlink()
-    assert model_reader.describe(tmp_path).shape == shape
+    assert model_reader.read_description(tmp_path).shape == shape
 
 
 @pytest.mark.parametrize(
@@ -169,13 +169,13 @@ def test_damaged_configuration_is_rejected(file, content, tmp_path):
     content = content if isinstance(content, bytes) else content.encode()
     (tmp_path / file).write_bytes(content)
     with pytest.raises(InputError, match=file):
-        model_reader.describe(tmp_path)
+        model_reader.read_description(tmp_path)
 
 
 def test_missing_model_is_rejected(tmp_path):
     for folder in (tmp_path, tmp_path / "not there"):
         with pytest.raises(InputError, match=str(folder)):
-            model_reader.describe(folder)
+            model_reader.read_description(folder)
     write_reference(tmp_path, "olmo")
     (tmp_path / WEIGHTS).unlink()
     with pytest.raises(InputError, match=WEIGHTS):
@@ -197,7 +197,7 @@ def test_number_of_tokens_comes_from_the_vocabulary(files, tokens, tmp_path):
     write_reference(tmp_path, "olmo2", {})
     for file, content in files.items():
         (tmp_path / file).write_text(json.dumps(content))
-    assert model_reader.describe(tmp_path).shape["vocab_size"] == tokens
+    assert model_reader.read_description(tmp_path).shape["vocab_size"] == tokens
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_damaged_vocabulary_is_rejected(file, content, tmp_path):
     write_reference(tmp_path, "olmo2", {})
     (tmp_path / file).write_text(content)
     with pytest.raises(InputError, match=file):
-        model_reader.describe(tmp_path)
+        model_reader.read_description(tmp_path)
 
 
 def written(folder):
@@ -250,7 +250,7 @@ def test_models_of_other_origin_have_no_digests(tmp_path):
 )
 def test_nan_and_infinity_are_named(value, dtype, tmp_path):
     arrays = {x: y.astype(dtype) for x, y in tensors("olmo2").items()}
-    model = model_reader.describe(write_reference(tmp_path, "olmo2", arrays))
+    model = model_reader.read_description(write_reference(tmp_path, "olmo2", arrays))
     model_reader.check_values(model)
     arrays["model.norm.weight"][5] = value
     write_reference(tmp_path, "olmo2", arrays)

@@ -7,11 +7,11 @@ import pytest
 from run_command import run_command
 
 from anytime_jax import plugins
-from anytime_jax.commands import command_line, dispatch
+from anytime_jax.commands import argument_parser, dispatch
 
 
 def _options_of(name):
-    parser = command_line.Parser(prog=name)
+    parser = argument_parser.Parser(prog=name)
     dispatch.import_command(name).add_options(parser)
     return [x for x in parser._actions if x.option_strings]
 
@@ -34,7 +34,7 @@ def check_values_of_another_type(name, capsys):
     """They are named."""
     command = dispatch.import_command(name)
     for action in _options_of(name):
-        if action.type not in (None, pathlib.Path, command_line.path):
+        if action.type not in (None, pathlib.Path, argument_parser.path):
             option = action.option_strings[0]
             assert run_command(command, [f"{option}=wrong"]) == 2
             assert option in capsys.readouterr().err
@@ -55,7 +55,7 @@ def check_help(name, capsys):
         f"python -m anytime_jax {name} {example}".strip() for example in module.EXAMPLES
     ]
     for example in module.EXAMPLES:
-        command_line.parse(module, name, shlex.split(example.partition(">")[0]))
+        argument_parser.parse(module, name, shlex.split(example.partition(">")[0]))
 
 
 CHECKS = [check_options_without_a_value, check_values_of_another_type, check_help]

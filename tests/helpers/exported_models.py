@@ -90,7 +90,7 @@ def write_reference(folder, name, arrays=None, **changes):
 def read(folder, name):
     config = CONFIGS[name]
     return model_reader.read_params(
-        model_reader.describe(folder), config, decoder.param_shapes(config)
+        model_reader.read_description(folder), config, decoder.param_shapes(config)
     )
 
 

@@ -16,7 +16,7 @@ import fsspec
 import pytest
 from huggingface_hub.utils import _http
 
-from anytime_jax.storage import remote_text
+from anytime_jax.storage import url_files
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 PAGE_FILES = 3
@@ -160,9 +160,9 @@ def serve(folder):
 def local_hub(folder):
     """Serves a folder as the hub of this process, whose requests are repeated without waits."""
     with serve(folder) as hub, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(remote_text, "_BLOCK_BYTES", 2**16)
-        patch.setattr(remote_text, "_LISTING_WAITS", (0.01, 0.01))
-        patch.setattr(remote_text, "_READING_WAITS", (0.01,) * 3)
+        patch.setattr(url_files, "_BLOCK_BYTES", 2**16)
+        patch.setattr(url_files, "_LISTING_WAITS", (0.01, 0.01))
+        patch.setattr(url_files, "_READING_WAITS", (0.01,) * 3)
         patch.setattr(_http, "time", types.SimpleNamespace(sleep=lambda seconds: None))
         patch.setitem(fsspec.config.conf, "hf", {"endpoint": hub.url})
         _forget()
@@ -171,6 +171,6 @@ def local_hub(folder):
 
 
 def _forget():
-    remote_text._open_file_system.cache_clear()
+    url_files._open_file_system.cache_clear()
     for protocol in ("hf", "http"):
         fsspec.get_filesystem_class(protocol).clear_instance_cache()

@@ -7,7 +7,7 @@ import doc_blocks
 from paths import REPOSITORY
 
 from anytime_jax import plugins
-from anytime_jax.commands import command_line, dispatch
+from anytime_jax.commands import argument_parser, dispatch
 from anytime_jax.config import python_files, schema
 
 # What a test of the documentation does not have.
@@ -87,7 +87,7 @@ def check_command_lines(path):
     for name, argv in read_commands(path):
         if any(word.startswith("--source=my_") for word in argv):
             continue  # its options are fields of a class that test_extend.py writes, and runs
-        arguments = command_line.parse(dispatch.import_command(name), name, argv)
+        arguments = argument_parser.parse(dispatch.import_command(name), name, argv)
         if name == "train" and "=my_" not in " ".join(argv):  # test_extend.py runs those
             for word in arguments.overrides:
                 assert word.removeprefix("--config.").split("=")[0] in schema.all_settings(), word

@@ -1,7 +1,7 @@
 """Commands run in the process of the tests."""
 
 from anytime_jax import plugins
-from anytime_jax.commands import command_line
+from anytime_jax.commands import argument_parser, exit_status
 
 
 def run_command(module, argv):
@@ -11,6 +11,6 @@ def run_command(module, argv):
     program, words = f"python -m anytime_jax {name}", [str(word) for word in argv]
 
     def work():
-        return module.run(command_line.parse(module, program, words))
+        return module.run(argument_parser.parse(module, program, words))
 
-    return command_line.exit_status(work, "--debug" in words)
+    return exit_status.run(work, "--debug" in words)

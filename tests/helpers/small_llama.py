@@ -47,4 +47,4 @@ def read_export(folder):
     model = build(continued.get_config(str(folder)).to_dict()).model
     model = dataclasses.replace(model, dtype="float32", attention="plain")
     shapes = decoder.param_shapes(model)
-    return model, model_reader.read_params(model_reader.describe(folder), model, shapes)
+    return model, model_reader.read_params(model_reader.read_description(folder), model, shapes)

@@ -16,7 +16,7 @@ from anytime_jax.distributed.sharding import UNCONSTRAINED, ShardingConstraint, 
 from anytime_jax.models import decoder
 from anytime_jax.models.attention import (
     causal_attention,
-    resolve_path,
+    choose_implementation,
     rotary_table,
     rotate,
     unmet_need,
@@ -143,7 +143,7 @@ def test_splash_attention_matches_plain():
 )
 def test_auto_attention_by_platform(platform, dtype, length, attention):
     config = dataclasses.replace(OLMO, attention="auto", dtype=dtype)
-    assert resolve_path(config, platform, length) == attention
+    assert choose_implementation(config, platform, length) == attention
 
 
 @pytest.mark.parametrize(
@@ -166,9 +166,9 @@ def test_need_of_a_kernel_that_is_not_met_is_told(change, platform, need):
 def test_deterministic_flags_leave_cudnn(monkeypatch):
     """XLA fails to run cuDNN's attention with them: "auto" takes another, "cudnn" is refused."""
     config = dataclasses.replace(OLMO, dtype="bfloat16", attention="auto")
-    assert resolve_path(config, "gpu", config.length) == "cudnn"
+    assert choose_implementation(config, "gpu", config.length) == "cudnn"
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to= --xla_gpu_deterministic_ops=true")
-    assert resolve_path(config, "gpu", config.length) == "xla"
+    assert choose_implementation(config, "gpu", config.length) == "xla"
     assert "deterministic" in unmet_need("cudnn", config, "gpu", config.length)
 
 

@@ -30,7 +30,7 @@ PATHS = ("plain", "blocks", "xla", "splash")
 def path_as_configured(monkeypatch):
     """Lets splash attention be interpreted, in blocks; a CPU would take "xla" in its place."""
     monkeypatch.setattr(attention, "_SPLASH_BLOCKS", (128,))
-    monkeypatch.setattr(decoder, "resolve_path", lambda config, *_: config.attention)
+    monkeypatch.setattr(decoder, "choose_implementation", lambda config, *_: config.attention)
 
 
 def make_tokens():

@@ -47,7 +47,7 @@ def read_tensors(folder, head, tensors):
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(str(oracle(head)["config"]))
     safetensors.numpy.save_file(tensors, folder / WEIGHTS)
-    description = model_reader.describe(folder)
+    description = model_reader.read_description(folder)
     shape = dict(description.shape)
     del shape["kind"]
     config = Llama(**shape, dtype="float32", attention="plain", layer_loop="scan")
@@ -176,10 +176,10 @@ def test_exported_model_has_the_same_logits(head, tmp_path):
     layers = model_format.split_layers(params)
     chosen = model_reader.FORMATS["llama"]
     model_writer.write_model(output, chosen, config, layers, 1, "float32")
-    shape = dict(model_reader.describe(output).shape)
+    shape = dict(model_reader.read_description(output).shape)
     del shape["kind"]
     read_config = Llama(**shape, dtype="float32", attention="plain")
-    description = model_reader.describe(output)
+    description = model_reader.read_description(output)
     shapes = decoder.param_shapes(read_config)
     read = model_reader.read_params(description, read_config, shapes)
     tokens = oracle(head)["tokens"][0]

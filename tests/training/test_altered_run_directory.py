@@ -7,7 +7,7 @@ import shutil
 import pytest
 from training_runs import bits, start
 
-from anytime_jax.checkpoints import run_directory
+from anytime_jax.checkpoints import run_json
 from anytime_jax.checkpoints.checkpoint_listing import saved_steps
 from anytime_jax.checkpoints.checkpoint_reader import verify_checkpoint
 from anytime_jax.checkpoints.record_files import read_records
@@ -25,7 +25,7 @@ def run_fixture(whole, tmp_path):
 
 
 def test_checkpoint_on_other_data_is_named(run):
-    file = run / run_directory.RUN_FILE
+    file = run / run_json.RUN_FILE
     content = json.loads(file.read_text())
     content["identity"]["data.fingerprint"] = "another"
     file.write_text(json.dumps(content))
@@ -96,7 +96,7 @@ def test_start_that_was_overtaken_saves_nothing_more(dataset, tmp_path):
         calls.append(None)
         if len(calls) == 6:
             content = json.loads((run / "run.json").read_text())
-            content["start"] = run_directory.new_start()
+            content["start"] = run_json.new_start()
             (run / "run.json").write_text(json.dumps(content))
         return False
 

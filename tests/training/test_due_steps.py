@@ -26,8 +26,8 @@ def test_events_of_a_run():
     """Every 4 and 5 updates; milestones are 9, 10, 18, 20, doublings 10 and 20."""
     config = small_run.config("run", checkpoint__keep_every="7 steps")
     for make, expected in (
-        (due_steps.saves, [4, 7, 8, 9, 10, 12, 14, 16, 18, 19]),
-        (due_steps.evaluations, [5, 10, 15, 19]),
+        (due_steps.save_event, [4, 7, 8, 9, 10, 12, 14, 16, 18, 19]),
+        (due_steps.evaluation_event, [5, 10, 15, 19]),
     ):
         assert [step for step in range(20) if make(config, 19).due(step)] == expected
         assert [step for step in range(19) if make(config, math.inf).due(step)] == expected[:-1]

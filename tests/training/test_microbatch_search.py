@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import pytest
 import small_run
 
-from anytime_jax.checkpoints import run_directory
+from anytime_jax.checkpoints import run_json
 from anytime_jax.errors import InputError
 from anytime_jax.training import microbatch_search, plan, step
-from anytime_jax.training.run import open_run
+from anytime_jax.training.active_run import open_run
 from anytime_jax.training.state_memory import measure_state
 
 MEMORY = 10**6
@@ -116,7 +116,7 @@ def test_run_keeps_its_number_and_finds_another_on_request(dataset, tmp_path, mo
 
     with open_run(planned(microbatches=2)) as run:
         run.save(9, run.state._replace(step=jnp.int32(9)))
-    assert run_directory.read_run_file(trunk)["microbatches"] == 2
+    assert run_json.read_run_file(trunk)["microbatches"] == 2
     assert planned(microbatches="auto").microbatches == 2
     assert planned(microbatches="again").microbatches == 8
     branch = {"branch__from_run": str(trunk), "branch__at": "9 steps", "decay__horizon": "1x"}

@@ -98,7 +98,7 @@ def test_recorded_losses_are_those_of_weights_in_the_checkpoint(kind, trunk):
         assert loss == pytest.approx(recorded[10][f"eval/{label}/loss"], rel=1e-6)
     if READOUTS[kind]:
         expected = x_by_hand(trunk, 10)
-        weighted_sum = weight_names.resolve(run, "x", SumLimits())
+        weighted_sum = weight_names.parse(run, "x", SumLimits())
         params = flatten_by_name(saved_run.load_weights(run, weighted_sum))
         assert params.keys() == expected.keys()
         for name, array in params.items():

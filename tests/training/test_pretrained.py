@@ -220,7 +220,7 @@ def test_text_without_the_first_token_of_the_model_is_rejected_unless_it_is_mean
 ):
     monkeypatch.setattr(SentencePieceVocabulary, "bos_id", 2)
     shutil.copy(dataset.vocabulary_path, copy / "vocabulary.model")
-    found = pretrained.Pretrained(model_reader.describe(copy), "digest")
+    found = pretrained.Pretrained(model_reader.read_description(copy), "digest")
     with pytest.raises(InputError, match="--bos"):
         pretrained.check_vocabulary(found, dataset)
     meant = dataclasses.replace(dataset, settings={**dataset.settings, "bos": "none"})
@@ -235,7 +235,7 @@ def test_continued_config_takes_shape_of_model(copy):
     config = schema.build(continued.get_config(str(copy)).to_dict())
     assert config.initial_weights == str(copy)
     assert type(config.model) is type(MODEL)
-    for name in model_reader.describe(copy).shape.keys() - {"kind"}:
+    for name in model_reader.read_description(copy).shape.keys() - {"kind"}:
         assert getattr(config.model, name) == getattr(MODEL, name)
     assert (config.model.vocab_size, config.model.embedding_rows) == (300, 304)
 

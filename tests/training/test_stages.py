@@ -12,6 +12,7 @@ from training_runs import after, bits, records, start, updates
 
 from anytime_jax.checkpoints.checkpoint_reader import read_meta
 from anytime_jax.data.windows import Windows, order_seed
+from anytime_jax.distributed import sharding
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.training import preflight, run_data
 from anytime_jax.training.loop import Outcome
@@ -144,7 +145,9 @@ def test_a_later_length_fits_the_devices_or_is_refused_at_the_start():
     def make_mesh(**changes):
         stages = {"10 steps": {"length": 16}}
         config = small_run.config("run", model__length=8, stages=stages, **changes)
-        return preflight.make_mesh(config, jax.devices()[:8])
+        mesh = sharding.make_mesh(config.mesh, jax.devices()[:8])
+        preflight.check_mesh(config, mesh)
+        return mesh
 
     assert make_mesh(batch_size=16).size == 8
     for changes in ({"batch_size": 8}, {"batch_size": 16, "microbatches": 2}):

@@ -7,14 +7,14 @@ import os
 import pytest
 import small_run
 
-from anytime_jax.checkpoints import run_directory
+from anytime_jax.checkpoints import run_json
 from anytime_jax.checkpoints.manager import CheckpointManager
 from anytime_jax.errors import InputError
 from anytime_jax.training import loop, preflight, run_data
 from anytime_jax.training import plan as plan_lib
+from anytime_jax.training.active_run import open_run
 from anytime_jax.training.plan import make_plan
 from anytime_jax.training.progress import Display
-from anytime_jax.training.run import open_run
 
 
 def start(config):
@@ -39,18 +39,18 @@ def test_run_that_fails_is_in_the_way_of_no_other(owner, function, dataset, tmp_
     config = small_run.config(tmp_path / "run", dataset.path)
 
     def fail(*unused, **options):
-        assert run_directory.is_locked(tmp_path / "run")
+        assert run_json.is_locked(tmp_path / "run")
         raise Injected
 
     with monkeypatch.context() as patch:
         patch.setattr(owner, function, fail)
         with pytest.raises(Injected), start(config):
             pytest.fail("the loop would have begun")
-    assert not run_directory.is_locked(tmp_path / "run")
+    assert not run_json.is_locked(tmp_path / "run")
     with contextlib.suppress(Injected), start(config) as run:
         assert (run.plan.step, run.plan.stop) == (0, 10)
         raise Injected
-    assert not run_directory.is_locked(tmp_path / "run")
+    assert not run_json.is_locked(tmp_path / "run")
 
 
 def contents(folder):
@@ -88,7 +88,7 @@ def test_foreign_directory_stays_as_it_is(owner, dataset, tmp_path, monkeypatch)
 
 def test_identity_is_compared_under_the_lock(dataset, tmp_path, monkeypatch):
     """Another process makes the directory its own after this one has found it empty."""
-    run, lock = tmp_path / "run", run_directory.lock
+    run, lock = tmp_path / "run", run_json.lock
     other = json.dumps({"identity": {"seed": 5}})
 
     @contextlib.contextmanager
@@ -98,7 +98,7 @@ def test_identity_is_compared_under_the_lock(dataset, tmp_path, monkeypatch):
         with lock(*arguments):
             yield
 
-    monkeypatch.setattr(run_directory, "lock", taken)
+    monkeypatch.setattr(run_json, "lock", taken)
     config = small_run.config(run, dataset.path)
     with pytest.raises(InputError, match="seed was 5"), start(config):
         pass

@@ -22,7 +22,7 @@ from wrapped_step import WrappedStep
 from anytime_jax.checkpoints import array_checksums
 from anytime_jax.distributed import sharding
 from anytime_jax.models import decoder, flops, loss
-from anytime_jax.training import meter
+from anytime_jax.training import metric_rows
 from anytime_jax.training import plan as plan_lib
 from anytime_jax.training.step import Rates, make_program
 
@@ -229,8 +229,8 @@ def test_run_compiles_once_and_never_waits(dataset, tmp_path, monkeypatch, compi
         assert count() == PROGRAMS
     assert compiled == [1] + [0] * (UPDATES - 1)
     # The first is waited for, since it compiles; the last ones are, before the save.
-    ready = range(2, UPDATES - meter.AHEAD + 1)
-    assert [delays[number] for number in ready] == [meter.AHEAD] * len(ready)
+    ready = range(2, UPDATES - metric_rows.AHEAD + 1)
+    assert [delays[number] for number in ready] == [metric_rows.AHEAD] * len(ready)
     with compilations() as count:
         monkeypatch.setattr(plan_lib, "make_program", small_run.program)
         start(tmp_path, dataset, stop="12 steps", **changes)

@@ -15,14 +15,14 @@ from local_tasks import make_documents, write_tasks
 from paths import REPOSITORY
 from training_runs import start
 
-from anytime_jax.checkpoints import run_directory
+from anytime_jax.checkpoints import run_json
 from anytime_jax.checkpoints.record_files import read_records
 from anytime_jax.commands import evaluate, export, runs
 from anytime_jax.corpus.preparation import prepare
 from anytime_jax.corpus.sources import FileSource
 from anytime_jax.errors import InputError
 from anytime_jax.models import decoder
-from anytime_jax.weights import evaluation, saved_run, text_scorer, weight_names
+from anytime_jax.weights import saved_run, text_scorer, weight_names
 
 pytest.importorskip("lm_eval", reason="needs the extra `tasks`")
 from anytime_jax.weights import task_evaluation
@@ -92,9 +92,9 @@ def tasks_fixture(tmp_path):
 
 def open_model(run):
     saved = saved_run.open_run(run)
-    _, vocabulary = evaluation.find_vocabulary(saved)
+    _, vocabulary = saved_run.find_vocabulary(saved)
     scorer = text_scorer.open_scorer(saved, 8, print)
-    weighted_sum = weight_names.resolve(saved, "f25")
+    weighted_sum = weight_names.parse(saved, "f25")
     params = saved_run.load_weights(saved, weighted_sum, scorer.mesh)
     return task_evaluation.RunModel(scorer, params, vocabulary), vocabulary, saved
 
@@ -111,7 +111,7 @@ def test_scores_are_those_of_a_loop_over_the_documents(run, tasks, command):
     )
     assert status == 0, err
     _, vocabulary, saved = open_model(run)
-    params = jax.device_put(saved_run.load_weights(saved, weight_names.resolve(saved, "f25")))
+    params = jax.device_put(saved_run.load_weights(saved, weight_names.parse(saved, "f25")))
     apply = jax.jit(lambda ids: jax.nn.log_softmax(decoder.apply(saved.config.model, params, ids)))
 
     def likelihood(context, ids):
@@ -184,7 +184,7 @@ def test_scores_join_the_records_at_the_step_of_the_weights(run, tasks, command)
 def test_run_in_training_keeps_its_records(run, tasks, command):
     before = read_records(run)
     words = (f"--run={run}", f"--tasks={tasks['choose']}", "--weights", "f6.25")
-    with run_directory.lock(run):
+    with run_json.lock(run):
         status, out, _ = command(evaluate, *words)
     assert status == 0
     assert "not recorded" in out

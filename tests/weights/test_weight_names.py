@@ -12,7 +12,7 @@ from training_runs import update_by_hand
 from anytime_jax.averaging import GrowingWindow, Uniform
 from anytime_jax.errors import InputError
 from anytime_jax.weights.saved_run import load_weights, open_run
-from anytime_jax.weights.weight_names import SumLimits, describe, resolve
+from anytime_jax.weights.weight_names import SumLimits, format_sum, parse
 
 ANY = SumLimits(kernel_error=1.0)
 
@@ -20,7 +20,7 @@ ANY = SumLimits(kernel_error=1.0)
 @functools.cache
 def load(path, name, limits=ANY, step="latest"):
     run = open_run(path, step)
-    return load_weights(run, resolve(run, name, limits))
+    return load_weights(run, parse(run, name, limits))
 
 
 def distance(left, right):
@@ -30,7 +30,7 @@ def distance(left, right):
 
 
 def test_f_of_a_stored_window_is_that_average(trained):
-    assert resolve(open_run(trained), "f=25", ANY) == resolve(open_run(trained), "f25", ANY)
+    assert parse(open_run(trained), "f=25", ANY) == parse(open_run(trained), "f25", ANY)
 
 
 def test_f_counts_what_the_stored_windows_count(trained):
@@ -41,7 +41,7 @@ def test_f_counts_what_the_stored_windows_count(trained):
     )
     assert grown.times[-1] > stored.times[-1]
     assert grown.growing_windows == stored.growing_windows
-    weighted_sum = resolve(grown, "f=25.01", SumLimits(0.01, checkpoints=1))
+    weighted_sum = parse(grown, "f=25.01", SumLimits(0.01, checkpoints=1))
     assert weighted_sum.kernel_error < 0.001
 
 
@@ -86,7 +86,7 @@ def test_merge_uses_live_weights(trained):
     np.testing.assert_allclose(
         load(trained, "merge:3")["head"], np.mean(live[2:], axis=0), atol=1e-7
     )
-    weighted_sum = resolve(open_run(trained), "merge:1-sqrt:0.5", ANY)
+    weighted_sum = parse(open_run(trained), "merge:1-sqrt:0.5", ANY)
     assert [part.label for part in weighted_sum.parts] == ["last"] * len(weighted_sum.parts)
     assert sum(weighted_sum.coefficients) == pytest.approx(1)
     assert weighted_sum.coefficients[0] > weighted_sum.coefficients[-1] > 0
@@ -94,8 +94,8 @@ def test_merge_uses_live_weights(trained):
 
 def test_smaller_error_limit_uses_more_checkpoints(trained):
     saved = open_run(trained)
-    one = resolve(saved, "f=35", SumLimits(checkpoints=1)).kernel_error
-    weighted_sum = resolve(saved, "f=35", SumLimits(kernel_error=one / 2, checkpoints=4))
+    one = parse(saved, "f=35", SumLimits(checkpoints=1)).kernel_error
+    weighted_sum = parse(saved, "f=35", SumLimits(kernel_error=one / 2, checkpoints=4))
     assert weighted_sum.kernel_error <= one / 2
     assert len({x.step for x in weighted_sum.parts}) > 1
 
@@ -122,7 +122,7 @@ def test_smaller_error_limit_uses_more_checkpoints(trained):
 )
 def test_resolve_rejects(trained, name, message):
     with pytest.raises(InputError, match=message):
-        resolve(open_run(trained), name, SumLimits(checkpoints=1))
+        parse(open_run(trained), name, SumLimits(checkpoints=1))
 
 
 @pytest.mark.parametrize(
@@ -133,4 +133,4 @@ def test_resolve_rejects(trained, name, message):
     ],
 )
 def test_describe_lists_parts_with_coefficients(trained, name, description):
-    assert describe(resolve(open_run(trained), name, ANY)) == description
+    assert format_sum(parse(open_run(trained), name, ANY)) == description

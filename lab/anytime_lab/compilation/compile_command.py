@@ -20,18 +20,18 @@ from typing import Any
 import jax
 from rich.console import Console
 
-from anytime_jax.commands import command_line, config_file
-from anytime_jax.commands.command_line import positive_int
+from anytime_jax.commands import argument_parser, config_file
+from anytime_jax.commands.argument_parser import positive_int
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config import schema
-from anytime_jax.distributed import jax_settings, xla_settings
+from anytime_jax.distributed import jax_settings, sharding, xla_settings
 from anytime_jax.distributed.device_specs import DeviceSpec, device_spec
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.models.decoder import ModelConfig
 from anytime_jax.tables import Table, numbers
 from anytime_jax.training import microbatch_search, preflight
-from anytime_jax.training.state_memory import ADVICE
+from anytime_jax.training.state_memory import ADVICE, is_out_of_memory
 from anytime_jax.training.step import document_rules
 from anytime_lab.compilation import program_search, topologies
 from anytime_lab.compilation.update_report import (
@@ -71,9 +71,9 @@ def run(arguments: argparse.Namespace) -> int:
         config_file.print_config(config, arguments)
         return 0
     if arguments.search:
-        command_line.refuse(arguments, ("--at", "--hlo"), "with --search")
+        argument_parser.refuse(arguments, ("--at", "--hlo"), "with --search")
     else:
-        command_line.refuse(arguments, ["--tries"], "without --search")
+        argument_parser.refuse(arguments, ["--tries"], "without --search")
     if arguments.hlo and not arguments.hlo.parent.is_dir():
         raise InputError(f"--hlo={arguments.hlo}: there is no directory {arguments.hlo.parent}")
     topology = topologies.parse(arguments.topology)
@@ -84,7 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
     console = open_console(width=120)
     if arguments.search:
         return _search(arguments, config.to_dict(), topology, devices, device, console)
-    mesh = preflight.make_mesh(config, devices)
+    mesh = sharding.make_mesh(config.mesh, devices)
+    preflight.check_mesh(config, mesh)
     number = _find_microbatches(config, mesh, device)
     at = config.clock.step_at(arguments.at, "--at") if arguments.at else 0
     model = config.stage_at(at).model
@@ -95,7 +96,9 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.hlo.write_text(report.text, "utf-8")
     kind = devices[0].device_kind
     if arguments.json:
-        settings = {x.name: value for x, value in xla_settings.describe(topology.platform, kind)}
+        settings = {
+            x.name: value for x, value in xla_settings.list_settings(topology.platform, kind)
+        }
         names = {"topology": topology.name, "config": config.name, "settings": settings}
         print(json.dumps({**names, **report.to_dict()}))
     else:
@@ -124,8 +127,8 @@ def _compile(
 ) -> UpdateReport:
     try:
         return compile_update(config, mesh, device, model, microbatches)
-    except jax.errors.JaxRuntimeError as error:
-        if not microbatch_search.is_out_of_memory(error):
+    except Exception as error:
+        if not is_out_of_memory(error):
             raise
         problem = " ".join(str(error).split())
         raise InputError(
@@ -218,7 +221,7 @@ def _describe(
         f"roofline    {1e3 * program.seconds:.1f} ms an update ({times}): at most "
         f"{format_count(tokens / program.seconds)} tokens/s, MFU {report.highest_mfu:.1%}"
     )
-    for setting, value in xla_settings.describe(topology.platform, kind):
+    for setting, value in xla_settings.list_settings(topology.platform, kind):
         yield f"setting     {setting.name} = {value}: {setting.effect}"
     yield _kernel_table(report)
     if program.collectives:

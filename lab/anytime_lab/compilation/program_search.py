@@ -19,11 +19,12 @@ from jax.sharding import Mesh
 
 import anytime_jax
 from anytime_jax.config import schema
+from anytime_jax.distributed import sharding
 from anytime_jax.distributed.device_specs import DeviceSpec
 from anytime_jax.errors import InputError
 from anytime_jax.storage.json_files import json_digest, read_json, write_json
-from anytime_jax.training import microbatch_search, preflight, step
-from anytime_jax.training.state_memory import measure_state
+from anytime_jax.training import preflight, step
+from anytime_jax.training.state_memory import is_out_of_memory, measure_state
 from anytime_lab.compilation.update_report import compile_update
 
 _FIRST = 8  # number of microbatches with which it begins if the run leaves it open
@@ -157,8 +158,8 @@ def _compile(
 ) -> Trial:
     try:
         report = compile_update(*_build(source, layout, devices), device)
-    except jax.errors.JaxRuntimeError as error:
-        if not microbatch_search.is_out_of_memory(error):
+    except Exception as error:
+        if not is_out_of_memory(error):
             raise
         return Trial(layout, fits=False)
     return Trial(layout, report.fits, report.total_memory, report.roofline.seconds)
@@ -173,4 +174,6 @@ def _build(
         group, _, last = name.rpartition(".")
         (changed[group] if group else changed)[last] = value
     config = schema.build(changed)
-    return config, preflight.make_mesh(config, devices)
+    mesh = sharding.make_mesh(config.mesh, devices)
+    preflight.check_mesh(config, mesh)
+    return config, mesh

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from anytime_jax.commands import command_line, config_file
+from anytime_jax.commands import argument_parser, config_file
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config import fields
 from anytime_jax.config.schema import SCHEDULES
@@ -84,26 +84,26 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--columns", type=_columns, metavar="step=NAME,lr=NAME,loss=NAME", help="of --csv")
     add(
         "--warmup",
-        type=command_line.positive_int,
+        type=argument_parser.positive_int,
         metavar="STEPS",
         help="of --csv (default: to its highest rate)",
     )
     add(
         "--tokens-per-step",
-        type=command_line.positive_int,
+        type=argument_parser.positive_int,
         metavar="N",
         help="of --csv, to count in tokens",
     )
     add(
         "--output",
-        type=command_line.path,
+        type=argument_parser.path,
         metavar="DIR",
         help="directory of files (default: RUN; else none are written)",
     )
     add("--watch", action="store_true", help="repeat it as the run trains, until Ctrl-C")
     add(
         "--every",
-        type=command_line.seconds,
+        type=argument_parser.seconds,
         metavar="SECONDS",
         help="how often --watch looks at the run (default: 5)",
     )
@@ -133,9 +133,9 @@ def _check(arguments: argparse.Namespace) -> None:
     of_both = ("--to", "--decay", "--json")
     wrong = {"run": of_log, "csv": of_run, "calibrate": (*of_log, *of_run, *of_both)}
     source = next(name for name in wrong if getattr(arguments, name) is not None)
-    command_line.refuse(arguments, wrong[source], f"with --{source}")
+    argument_parser.refuse(arguments, wrong[source], f"with --{source}")
     if not arguments.watch:
-        command_line.refuse(arguments, ["--every"], "without --watch")
+        argument_parser.refuse(arguments, ["--every"], "without --watch")
 
 
 def _calibrate(arguments: argparse.Namespace, console: Console) -> None:

@@ -80,7 +80,7 @@ class RuleByUpdate(Rule):
         """Returns the weight of the newest iterate after `t` updates."""
         t = np.asarray(t)
         times, newest = times_of(self.clock, t), np.ones(t.shape)
-        for stage in self.clock.stages:
+        for stage in self.clock.batch_stages:
             inside = t > stage.step
             newest[inside] = self.rule.evaluate(times[inside], stage.span)
         return newest
@@ -90,6 +90,6 @@ def times_of(clock: Clock, steps: Any) -> np.ndarray:
     """Returns the times after `steps` updates, int64[...]."""
     steps = np.asarray(steps).astype(np.int64)
     times = np.zeros(steps.shape, np.int64)
-    for stage in clock.stages:
+    for stage in clock.batch_stages:
         times = np.where(steps >= stage.step, stage.time + (steps - stage.step) * stage.span, times)
     return times

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from anytime_jax.averaging import LIVE
-from anytime_jax.checkpoints import run_directory
-from anytime_jax.checkpoints.loss_table import evaluations
+from anytime_jax.checkpoints import run_json
+from anytime_jax.checkpoints.loss_table import evaluated_rows
 from anytime_jax.checkpoints.record_files import Row, read_records
 from anytime_jax.config.kinds import NOBODY, Trust
 from anytime_jax.config.schema import Config
@@ -52,19 +52,19 @@ def read(
     Raises an InputError if `run_dir` is not the directory of a run that has recorded a loss.
     """
     name, config, data, branch = run_snapshot.read_settings(run_dir, trust)
-    run_file = run_directory.read_run_file(run_dir) or {}
+    run_file = run_json.read_run_file(run_dir) or {}
     recorded = [(row, run_file) for row in read_records(run_dir, warn)]
     if branch is not None:
         trunk, step, trunk_id = branch
-        if run_directory.is_other_run(storage_path(trunk), trunk_id):
+        if run_json.is_other_run(storage_path(trunk), trunk_id):
             warn(f"{trunk} is another run now than the trunk: the losses before are left out")
         else:
-            trunk_file = run_directory.read_run_file(storage_path(trunk)) or {}
+            trunk_file = run_json.read_run_file(storage_path(trunk)) or {}
             before = [row for row in read_records(trunk, warn) if row.step <= step]
             recorded = [*((row, trunk_file) for row in before), *recorded]
-    last = run_directory.evaluation_at(run_file, math.inf)
-    rows = [_comparable(row, run_directory.evaluation_at(x, row.step), last) for row, x in recorded]
-    total, left = len(evaluations([row for row, _ in recorded])), len(evaluations(rows))
+    last = run_json.evaluation_at(run_file, math.inf)
+    rows = [_comparable(row, run_json.evaluation_at(x, row.step), last) for row, x in recorded]
+    total, left = len(evaluated_rows([row for row, _ in recorded])), len(evaluated_rows(rows))
     if left < total:
         warn(
             f"{total - left} of {total} evaluations are left out: their validation sets, weights "
@@ -75,7 +75,7 @@ def read(
 
 def _comparable(row: Row, evaluated: Any, last: Any) -> Row:
     """Returns a row without its held-out losses if they are known to be of another text."""
-    if None in (evaluated, last) or run_directory.is_same_evaluation([evaluated, last]):
+    if None in (evaluated, last) or run_json.is_same_evaluation([evaluated, last]):
         return row
     kept = {name: x for name, x in row.values.items() if not name.startswith("eval/")}
     return dataclasses.replace(row, values=kept)
@@ -94,7 +94,7 @@ def read_study(
     runs = []
     with study_files.open_study(path, option, trust) as study:
         for run in study.runs:
-            identity = run_directory.read_identity(run.run_dir, "take it out of the study") or {}
+            identity = run_json.read_identity(run.run_dir, "take it out of the study") or {}
             config = run.build()
             with contextlib.suppress(NoLossError):
                 history = from_rows(config, read_records(run.run_dir, warn))
@@ -115,7 +115,7 @@ def from_rows(config: Config, rows: Sequence[Row]) -> LossHistory:
             found.append((max(before, 1), row.step, row.values["train/loss"], LIVE, True))
             before = row.step
     known = {LIVE, *config.averaging_rules}
-    for row, losses in evaluations(rows):
+    for row, losses in evaluated_rows(rows):
         found += [
             (row.step, row.step, x, label, False) for label, x in losses.items() if label in known
         ]

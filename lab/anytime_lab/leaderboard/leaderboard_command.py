@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
-from anytime_jax.commands import command_line
+from anytime_jax.commands import argument_parser
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.errors import InputError
 from anytime_jax.storage.json_files import load_json
@@ -26,7 +26,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     page_block.add_options(parser)
     add = parser.add_argument
     add("--average", default="f25", help="read-out of horizon-free runs (default: f25)")
-    add("--times", type=command_line.path, metavar="FILE", help="times of updates")
+    add("--times", type=argument_parser.path, metavar="FILE", help="times of updates")
 
 
 def run(arguments: argparse.Namespace) -> int:

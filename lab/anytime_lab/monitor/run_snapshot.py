@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from anytime_jax.averaging import LIVE
-from anytime_jax.checkpoints import record_files, run_directory
-from anytime_jax.checkpoints.loss_table import evaluations, loss_table
+from anytime_jax.checkpoints import record_files, run_json
+from anytime_jax.checkpoints.loss_table import evaluated_rows, loss_table
 from anytime_jax.checkpoints.record_files import Row
 from anytime_jax.config import schema
 from anytime_jax.config.clock import Clock
@@ -73,7 +73,7 @@ class Snapshot:
     @functools.cached_property
     def evaluated(self) -> list[tuple[Row, dict[str, float]]]:
         """The rows with an evaluation, each with its losses by weight label."""
-        return evaluations(self.rows)
+        return evaluated_rows(self.rows)
 
     @functools.cached_property
     def _latest(self) -> dict[str, float]:
@@ -158,7 +158,7 @@ def take(run_dir: str | Path, previous: Snapshot | None = None, trust: Trust = N
     run_dir = storage_path(run_dir)
     name, config, *_ = read_settings(run_dir, trust)
     # Checked before the records are read: if the process has ended, they are then complete.
-    is_training = run_directory.is_locked(run_dir)
+    is_training = run_json.is_locked(run_dir)
     now = time.monotonic()
     change = _last_change(run_dir)
     if previous is not None and (change == previous.change or now < previous.next_reading):
@@ -178,8 +178,8 @@ def read_settings(run_dir: Path, trust: Trust = NOBODY) -> RunSettings:
 
     Raises an InputError if `run_dir` is not the directory of a run that has begun.
     """
-    file = run_dir / run_directory.RUN_FILE
-    about = run_directory.read_run_file(run_dir, "give another run")
+    file = run_dir / run_json.RUN_FILE
+    about = run_json.read_run_file(run_dir, "give another run")
     if about is None:
         raise InputError(
             f"--run={run_dir} is not a run directory: it has no {file.name}, which a run writes "

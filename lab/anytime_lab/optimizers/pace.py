@@ -9,8 +9,9 @@ import optax
 
 from anytime_jax.checks import require_not_negative
 from anytime_jax.optimizers import AdamW
-from anytime_jax.optimizers.interface import RunInfo, parameter_name, width_growth
+from anytime_jax.optimizers.interface import RunInfo, parameter_name
 from anytime_jax.optimizers.weight_decay import is_decayed, mask_name, share_taken
+from anytime_jax.optimizers.width_scaling import width_growth
 
 _LEAST_NEWEST = 1e-4  # least weight of the newest iterate in the average
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from anytime_jax import plotting
 from anytime_jax.checkpoints.retention import retention_policy
-from anytime_jax.commands import command_line, run_options
+from anytime_jax.commands import argument_parser, run_options
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
@@ -34,7 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     run_options.add_data(parser)
     parser.add_argument(
         "--output",
-        type=command_line.path,
+        type=argument_parser.path,
         metavar="DIR",
         help="directory for readout_STEP.png and .pdf (default: the run's)",
     )

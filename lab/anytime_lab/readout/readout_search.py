@@ -18,9 +18,10 @@ from anytime_jax.errors import InputError
 from anytime_jax.models.decoder import Params
 from anytime_jax.training import step
 from anytime_jax.training.evaluator import Evaluators, WindowLosses
+from anytime_jax.weights import weight_names
 from anytime_jax.weights.post_hoc_averages import WeightedSum
 from anytime_jax.weights.saved_run import SavedRun, load_weights, mix, put_on_mesh
-from anytime_jax.weights.weight_names import SumLimits, resolve
+from anytime_jax.weights.weight_names import SumLimits
 
 _MIN_VARIANCE = 1e-5  # of a direction, relative to the largest; smaller ones are rounding errors
 _MAX_ITERATIONS = 40  # BFGS iterations
@@ -29,7 +30,7 @@ _MIN_GAIN = 2e-5  # nats per iteration, below which the descent stops
 
 @dataclasses.dataclass(frozen=True)
 class ScoredReadout:
-    """A read-out, with a name that `weight_names.resolve` accepts, and its losses.
+    """A read-out, with a name that `weight_names.parse` accepts, and its losses.
 
     Attributes:
       selection_loss: mean token loss in nats on the half that selects.
@@ -63,7 +64,7 @@ class ReadoutSearch:
 
     def score(self, name: str) -> ScoredReadout:
         """Scores weights by name."""
-        weighted_sum = resolve(self._run, name, self._limits)
+        weighted_sum = weight_names.parse(self._run, name, self._limits)
         return self._score(name, weighted_sum, load_weights(self._run, weighted_sum))
 
     def score_growing_windows(self, grid: Sequence[float]) -> list[ScoredReadout]:

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from anytime_jax.averaging import LIVE
-from anytime_jax.checkpoints import checkpoint_listing, record_files, run_directory
+from anytime_jax.checkpoints import checkpoint_listing, record_files, run_json
 from anytime_jax.data.dataset_info import load_dataset
 from anytime_jax.errors import InputError
 from anytime_jax.formats import model_reader
+from anytime_jax.formatting import format_differences
 from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.storage.files import is_directory
 from anytime_jax.storage.paths import absolute_path, is_address
@@ -127,7 +128,7 @@ class PackedRecords:
             identity["initial_weights"] = self._weights_digest(Path(config.initial_weights))
         was = {**saved, "eval.tokens": about["config"]["eval"]["tokens"]}
         now = json.loads(json.dumps({**identity, "eval.tokens": config.eval.tokens}))
-        if differences := run_directory.describe_differences(was, now):
+        if differences := format_differences(was, now):
             return f"it has other settings ({differences}); to take it, set them back"
         return self._find_missing(task)
 
@@ -169,12 +170,12 @@ class PackedRecords:
     def _read(self, name: str) -> dict[str, Any]:
         """The run file of a packed run, with the entries that are used here."""
         try:
-            about = dict(run_directory.read_run_file(self._packed[name]) or {})
+            about = dict(run_json.read_run_file(self._packed[name]) or {})
             _ = about["config"]["eval"]["tokens"], dict(about.get("branch", {}))
             _ = dict(about["identity"])
         except (InputError, ValueError, KeyError, TypeError) as error:
             raise InputError(
-                f"--records={self._path}: {name}/{run_directory.RUN_FILE} is missing or damaged: "
+                f"--records={self._path}: {name}/{run_json.RUN_FILE} is missing or damaged: "
                 "pack the records again"
             ) from error
         return about
@@ -186,7 +187,7 @@ class PackedRecords:
             about["branch"]["from_run"] = str(absolute_path(task.config.branch.from_run))
         run_dir.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".records-", dir=run_dir.parent) as scratch:
-            files = {run_directory.RUN_FILE: json.dumps(about, indent=1).encode("utf-8")}
+            files = {run_json.RUN_FILE: json.dumps(about, indent=1).encode("utf-8")}
             for segment, content in _read_segments(self._packed[task.run.name]).items():
                 files[f"{record_files.DIRECTORY}/{segment}"] = content
             new = Path(scratch, "run")

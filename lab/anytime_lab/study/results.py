@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from anytime_jax.averaging import LIVE, label_order
-from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_directory
-from anytime_jax.checkpoints.loss_table import evaluations
+from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_json
+from anytime_jax.checkpoints.loss_table import evaluated_rows
 from anytime_jax.checkpoints.record_files import (
     Row,
     count_before,
@@ -238,7 +238,7 @@ def _check_comparable(study: Study, configs: Sequence[Config]) -> None:
         clocks.setdefault(dataclasses.replace(config.clock, growth=()), run.name)
         tokens.setdefault(config.eval.tokens, run.name)
         reported.setdefault(_reported_sets(config), run.name)
-        identity = run_directory.read_identity(run.run_dir, "take that run out of the study") or {}
+        identity = run_json.read_identity(run.run_dir, "take that run out of the study") or {}
         settings = config.select(lambda x: True)
         differences = [
             f"{name} is {value!r}, the study has {settings[name]!r}"
@@ -324,9 +324,11 @@ def _read_run(
         )
     rows = read_records(run.run_dir, warn)
     _warn_of_missing_rows(run, rows, warn)
-    losses = {_multiple(clock, row.step): losses for row, losses in evaluations(rows) if row.step}
+    losses = {
+        _multiple(clock, row.step): losses for row, losses in evaluated_rows(rows) if row.step
+    }
     by_set = [
-        {_multiple(clock, row.step): of_set for row, of_set in evaluations(rows, name)}
+        {_multiple(clock, row.step): of_set for row, of_set in evaluated_rows(rows, name)}
         for name in _reported_sets(config)
     ]
     reported: dict[float, dict[str, list[float]]] = {}

@@ -16,13 +16,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from anytime_jax.checkpoints import record_files, run_directory
+from anytime_jax.checkpoints import record_files, run_json
 from anytime_jax.config import python_files
 from anytime_jax.config.kinds import NOBODY, Trust
 from anytime_jax.errors import InputError
 from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.storage.json_files import load_json
-from anytime_lab.contents import STUDIES
+from anytime_lab.plugin import STUDIES
 from anytime_lab.study.plan import Study, StudyRun
 
 PLAN = "study.json"
@@ -123,14 +123,14 @@ def pack(study: Study, path: Path) -> Path:
         _add(tar, PLAN, _plan_json(study).encode("utf-8"))
         for run in study.runs:
             segments = record_files.segments(run.run_dir)
-            about = run_directory.read_run_file(run.run_dir)
+            about = run_json.read_run_file(run.run_dir)
             if not segments or about is None:
                 continue
             for name in ("data_paths", "set_paths", "start"):
                 about.pop(name, None)
             if "branch" in about:
                 about["branch"]["from_run"] = Path(about["branch"]["from_run"]).name
-            _add(tar, f"{run.name}/{run_directory.RUN_FILE}", json.dumps(about).encode("utf-8"))
+            _add(tar, f"{run.name}/{run_json.RUN_FILE}", json.dumps(about).encode("utf-8"))
             for segment in segments:
                 name = f"{run.name}/{record_files.DIRECTORY}/{segment.name}"
                 _add(tar, name, segment.read_bytes())

@@ -19,13 +19,13 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from anytime_jax.commands import command_line, config_help
-from anytime_jax.commands.command_line import positive_int
+from anytime_jax.commands import argument_parser, config_help
+from anytime_jax.commands.argument_parser import positive_int
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.tables import Column, Table
-from anytime_lab.contents import STUDIES
+from anytime_lab.plugin import STUDIES
 from anytime_lab.study import packed_records, slurm_scripts, study_files
 from anytime_lab.study.local_executor import LocalExecutor, split_machine
 from anytime_lab.study.plan import Study
@@ -56,14 +56,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Lists or trains the runs; returns the exit status."""
     if not arguments.run:
-        command_line.refuse(arguments, ["--jobs"], "without --run")
+        argument_parser.refuse(arguments, ["--jobs"], "without --run")
     if not arguments.list:
-        command_line.refuse(arguments, ["--tokens-per-s"], "without --list")
+        argument_parser.refuse(arguments, ["--tokens-per-s"], "without --list")
     if arguments.study is None:
         if not arguments.list:
             raise InputError("--study: none is given: --list alone prints their names")
         of_study = ("--only", "--records", "--tokens-per-s")
-        command_line.refuse(arguments, of_study, "without --study")
+        argument_parser.refuse(arguments, of_study, "without --study")
         print(config_help.list_files(STUDIES))
         return 0
     console = open_console(width=140)

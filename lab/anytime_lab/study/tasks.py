@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_directory
+from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_json
 from anytime_jax.checkpoints.record_files import is_evaluated
 from anytime_jax.checkpoints.retention import checkpoint_bytes, retention_policy
 from anytime_jax.config.schema import Config
@@ -19,7 +19,7 @@ from anytime_jax.models.decoder import count_params
 from anytime_jax.storage.files import is_directory
 from anytime_jax.storage.paths import storage_path
 from anytime_jax.training import branching
-from anytime_jax.training.plan import describe_evaluation
+from anytime_jax.training.plan import evaluation_entry
 from anytime_lab.study.plan import Study, StudyRun
 
 
@@ -151,9 +151,9 @@ def _naming(study: Study, run: StudyRun) -> Iterator[None]:
 
 def _check_directory(task: StudyTask, fingerprints: dict[str, str]) -> None:
     """Checks that the run directory is new or the run's own, and that all runs share their data."""
-    saved = run_directory.read_identity(task.run.run_dir)
+    saved = run_json.read_identity(task.run.run_dir)
     if saved is None:
-        run_directory.check_identity(task.run.run_dir, {})
+        run_json.check_identity(task.run.run_dir, {})
         return
     fingerprint = str(saved.get("data.fingerprint"))
     if not task.config.branch.data:
@@ -164,7 +164,7 @@ def _check_directory(task: StudyTask, fingerprints: dict[str, str]) -> None:
             "(by fingerprint): losses are compared on one dataset; move one of the run "
             "directories away"
         )
-    run_directory.check_identity(task.run.run_dir, expected_identity(task, saved, fingerprint))
+    run_json.check_identity(task.run.run_dir, expected_identity(task, saved, fingerprint))
 
 
 def check_evaluation(run: StudyRun, config: Config, evaluated: dict[str, str]) -> None:
@@ -172,7 +172,7 @@ def check_evaluation(run: StudyRun, config: Config, evaluated: dict[str, str]) -
 
     `evaluated` has the name of the first run by what it was evaluated on; the run is added.
     """
-    for entry in run_directory.evaluations(run_directory.read_run_file(run.run_dir)):
+    for entry in run_json.evaluation_history(run_json.read_run_file(run.run_dir)):
         _compare_evaluation(run, config, entry, evaluated)
 
 
@@ -186,7 +186,7 @@ def _compare_evaluation(
         )
     if config.branch.data:
         return
-    evaluated.setdefault(json.dumps(run_directory.evaluated_text(entry)), run.name)
+    evaluated.setdefault(json.dumps(run_json.evaluated_text(entry)), run.name)
     if len(evaluated) > 1:
         raise InputError(
             "its validation sets or their weights are not those on which "
@@ -222,7 +222,7 @@ def _check_data(
                     "on one dataset; set its path back, or move the run directories away"
                 )
         with _naming(study, task.run):
-            entry = describe_evaluation(config, sets, config.set_weights)
+            entry = evaluation_entry(config, sets, config.set_weights)
             _compare_evaluation(task.run, config, entry, dict(evaluated))
 
 
@@ -252,7 +252,7 @@ def _check_trunk(task: StudyTask, trunk: StudyTask | None) -> None:
         return
     from_run = storage_path(task.config.branch.from_run)
     if trunk is None:
-        if not (from_run / run_directory.RUN_FILE).exists() and not task.is_finished:
+        if not (from_run / run_json.RUN_FILE).exists() and not task.is_finished:
             raise InputError(
                 f"config.branch.from_run = {str(from_run)!r} is neither a run of the study nor one "
                 "on disk: add the trunk to the study, or train it"

@@ -12,8 +12,8 @@ from pathlib import Path
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from anytime_jax.checks import require_directory
-from anytime_jax.commands import command_line, config_file
-from anytime_jax.commands.command_line import EXIT_STATUS, HelpFormatter, positive_int
+from anytime_jax.commands import argument_parser, config_file, exit_status
+from anytime_jax.commands.argument_parser import HelpFormatter, positive_int
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.distributed import jax_settings
 from anytime_jax.storage.files import make_writable_directory
@@ -47,7 +47,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             name,
             help=summary,
             description=f"{summary.capitalize()}.",
-            epilog=f"{EXIT_STATUS}\n\nexample:\n  {parser.prog} {example}",
+            epilog=f"{exit_status.TEXT}\n\nexample:\n  {parser.prog} {example}",
             allow_abbrev=False,
             formatter_class=HelpFormatter,
         )
@@ -82,7 +82,10 @@ def _add_problem(add: Callable[..., object], several_noises: bool = False) -> No
     add("--b", type=float, required=True, help="source: (w*_i)^2 is i^-(b-a)")
     if several_noises:
         add(
-            "--noise", type=command_line.numbers, default="0.1", help="sigma^2, or several: 1,0.1,0"
+            "--noise",
+            type=argument_parser.numbers,
+            default="0.1",
+            help="sigma^2, or several: 1,0.1,0",
         )
     else:
         add("--noise", type=float, default=0.1, help="sigma^2")
@@ -98,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
     task = bar.add_task("", total=1.0)
     if arguments.work is not _figures:
         of_figures = [x for x in arguments.given if x.startswith("--config")]
-        command_line.refuse(arguments, of_figures, "with a command")
+        argument_parser.refuse(arguments, of_figures, "with a command")
     with bar:
         report = arguments.work(arguments, lambda done: bar.update(task, completed=done))
     for part in report:

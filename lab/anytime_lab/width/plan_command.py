@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from anytime_jax.commands import command_line, config_file
+from anytime_jax.commands import argument_parser, config_file
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config.fields import flatten
 from anytime_jax.config.schema import Config
@@ -48,7 +48,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="run",
         required=True,
-        type=command_line.path,
+        type=argument_parser.path,
         metavar="RUN",
         help="run directory of the small run",
     )

@@ -5,10 +5,10 @@ import page_checks
 import pytest
 from page_runs import run_page, trained  # noqa: F401
 
-from anytime_lab import contents
+from anytime_lab import plugin
 
 PAGES = doc_blocks.PAGES_OF_LABORATORY
-FILES = sorted(file for folder in contents.PLUGIN.folders for file in folder.path.glob("*.py"))
+FILES = sorted(file for folder in plugin.PLUGIN.folders for file in folder.path.glob("*.py"))
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def test_every_command_has_an_example_in_the_documentation():
     found = {
         name for page in (*PAGES, *doc_blocks.PAGES) for name, _ in page_checks.read_commands(page)
     }
-    assert found >= {*contents.PLUGIN.commands}
+    assert found >= {*plugin.PLUGIN.commands}
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import time
 import pytest
 from synthetic_run import RecordedRun
 
-from anytime_jax.checkpoints import record_files, run_directory
+from anytime_jax.checkpoints import record_files, run_json
 from anytime_jax.errors import InputError
 from anytime_lab.monitor import run_snapshot
 
@@ -17,7 +17,7 @@ def test_process_that_trains_is_told_from_one_that_ended(tmp_path):
     RecordedRun(tmp_path).add(60)
     segment = record_files.segments(tmp_path)[0]
     os.utime(segment, (time.time() - 720,) * 2)
-    with run_directory.lock(tmp_path):
+    with run_json.lock(tmp_path):
         training = run_snapshot.take(tmp_path)
     assert training.is_training
     assert "12m 00s" in training.describe_process()

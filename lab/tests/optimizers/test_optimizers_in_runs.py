@@ -82,7 +82,7 @@ def test_recorded_losses_are_those_of_weights_in_the_checkpoint(kind, trunk):
         assert loss == pytest.approx(recorded[10][f"eval/{label}/loss"], rel=1e-6)
     if run.readouts:
         for label, expected in readouts_by_hand(kind, trunk, 10).items():
-            weighted_sum = weight_names.resolve(run, label, SumLimits())
+            weighted_sum = weight_names.parse(run, label, SumLimits())
             params = flatten_by_name(saved_run.load_weights(run, weighted_sum))
             assert params.keys() == expected.keys()
             for name, array in params.items():

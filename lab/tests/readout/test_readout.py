@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from training_runs import records, start
 
-from anytime_jax.commands import command_line, evaluate, run_options
+from anytime_jax.commands import argument_parser, evaluate, run_options
 from anytime_jax.training.evaluator import WindowLosses
 from anytime_jax.weights import saved_run, weight_names
 from anytime_jax.weights.post_hoc_averages import WeightedSum
@@ -36,10 +36,10 @@ def test_best_readout_is_printed_and_drawn(trained, command, tmp_path, monkeypat
     words = shlex.split(line)[4:]
     name = next(word for word in words if word.startswith("--weights=")).partition("=")[2]
     assert f": --weights={shlex.quote(name)}\n" in out
-    options = command_line.parse(evaluate, "evaluate", words)
+    options = argument_parser.parse(evaluate, "evaluate", words)
     assert options.trust == ["mine"]
     saved = saved_run.open_run(options.run, options.step)
-    weight_names.resolve(saved, name, run_options.sum_limits(options))
+    weight_names.parse(saved, name, run_options.sum_limits(options))
 
 
 def scored(name, selection, heldout):

@@ -6,7 +6,7 @@ import pytest
 import small_run
 from run_command import run_command
 
-from anytime_jax.checkpoints import run_directory
+from anytime_jax.checkpoints import run_json
 from anytime_jax.commands import config_file
 from anytime_jax.errors import InputError
 from anytime_lab.width import plan_command
@@ -100,7 +100,7 @@ def printed_fixture(tmp_path, monkeypatch, capsys):
         run_dir = tmp_path / "small"
         run_dir.mkdir()
         config = small_run.config(run_dir, **small).to_dict()
-        run_directory.initialize(run_dir, {}, {"config": config})
+        run_json.initialize(run_dir, {}, {"config": config})
         wide = small_run.config(tmp_path / "large", **{**WIDE, **large})
         monkeypatch.setattr(config_file, "load", lambda arguments: wide)
         assert run_command(plan_command, [f"--from={run_dir}"]) == 0

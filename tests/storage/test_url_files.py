@@ -7,7 +7,7 @@ import pytest
 from hub_server import PAGE_FILES, local_hub
 
 from anytime_jax.errors import BucketError, InputError
-from anytime_jax.storage import remote_text
+from anytime_jax.storage import url_files
 
 CONTENT = random.Random(0).randbytes(300_000)
 KINDS = ("hf://datasets/owner/name", "{url}/files", "{url}/files_whole")
@@ -24,7 +24,7 @@ def hub(tmp_path):
 
 
 def test_glob_finds_the_files_of_all_pages_with_one_listing(hub):
-    found = remote_text.find("hf://datasets/owner/name/en/train.*.json.gz")
+    found = url_files.find("hf://datasets/owner/name/en/train.*.json.gz")
     assert sorted(found) == [
         (f"hf://datasets/owner/name/en/train.{i}.json.gz", 100 * i + 100)
         for i in range(PAGE_FILES + 2)
@@ -35,16 +35,16 @@ def test_glob_finds_the_files_of_all_pages_with_one_listing(hub):
 
 
 def test_folder_and_file_are_found(hub):
-    folder = remote_text.find("hf://datasets/owner/name/en")
+    folder = url_files.find("hf://datasets/owner/name/en")
     assert len(folder) == PAGE_FILES + 3
-    assert remote_text.find(f"{folder[0][0]}") == [folder[0]]
-    assert remote_text.find(f"{hub.url}/files/en/large.bin") == [
+    assert url_files.find(f"{folder[0][0]}") == [folder[0]]
+    assert url_files.find(f"{hub.url}/files/en/large.bin") == [
         (f"{hub.url}/files/en/large.bin", len(CONTENT))
     ]
 
 
 def test_glob_reads_a_page_of_links(hub):
-    names = [name for name, _ in remote_text.find(f"{hub.url}/files/en/train.*.json.gz")]
+    names = [name for name, _ in url_files.find(f"{hub.url}/files/en/train.*.json.gz")]
     assert sorted(names) == [f"{hub.url}/files/en/train.{i}.json.gz" for i in range(PAGE_FILES + 2)]
 
 
@@ -52,14 +52,14 @@ def test_glob_reads_a_page_of_links(hub):
 def test_read_survives_errors_and_transfers_that_are_cut(hub, kind):
     address = f"{kind.format(url=hub.url)}/en/large.bin"
     hub.faults += [None, "cut", "500", None, "cut", "cut"]
-    with remote_text.open_address(address) as file:
+    with url_files.open_address(address) as file:
         content = b"".join(iter(lambda: file.read(50_000), b""))
     assert content == CONTENT
     assert "500" not in hub.faults
 
 
 def test_seeks_read_only_what_is_asked(hub):
-    with remote_text.open_address(f"{hub.url}/files/en/large.bin", buffered=False) as file:
+    with url_files.open_address(f"{hub.url}/files/en/large.bin", buffered=False) as file:
         assert file.seek(-8, 2) == len(CONTENT) - 8
         assert file.read(8) == CONTENT[-8:]
         file.seek(1000)
@@ -71,7 +71,7 @@ def test_tries_are_bounded(hub):
     hub.faults += ["500"] * 100
     with (
         pytest.raises(BucketError, match="4 tries"),
-        remote_text.open_address(f"{hub.url}/files/en/large.bin") as file,
+        url_files.open_address(f"{hub.url}/files/en/large.bin") as file,
     ):
         file.read()
     assert len(hub.faults) == 96
@@ -89,14 +89,14 @@ def test_tries_are_bounded(hub):
 )
 def test_address_that_cannot_be_listed_is_bad_input(hub, address, named):
     with pytest.raises(InputError, match=named):
-        remote_text.find(address.format(url=hub.url))
+        url_files.find(address.format(url=hub.url))
 
 
 def test_missing_file_is_none_and_a_refusal_is_not_repeated(hub):
     for kind in KINDS:
         root = kind.format(url=hub.url)
-        assert remote_text.read_if_there(f"{root}/en/nothing") is None
-        assert remote_text.read_if_there(f"{root}/en/train.0.json.gz") == CONTENT[:100]
+        assert url_files.read_if_there(f"{root}/en/nothing") is None
+        assert url_files.read_if_there(f"{root}/en/train.0.json.gz") == CONTENT[:100]
     assert len([x for x in hub.requests if x == "HEAD /files/en/nothing"]) == 1
 
 
@@ -107,13 +107,13 @@ def test_missing_package_names_the_extra(hub, scheme):
             patch.setitem(sys.modules, name, None)
         patch.delitem(sys.modules["fsspec.registry"]._registry, scheme, raising=False)
         with pytest.raises(InputError, match=r"anytime_jax\[hub\]"):
-            remote_text.find(f"{scheme}://a/b")
+            url_files.find(f"{scheme}://a/b")
 
 
 @pytest.mark.parametrize(("scheme", "package"), [("s3", "s3fs"), ("gs", "gcsfs")])
 def test_missing_package_of_a_bucket_is_named(scheme, package, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
-    remote_text._open_file_system.cache_clear()
+    url_files._open_file_system.cache_clear()
     monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, scheme, raising=False)
     with pytest.raises(InputError, match=rf"{scheme}://.*{package}"):
-        remote_text.find(f"{scheme}://bucket/text.jsonl")
+        url_files.find(f"{scheme}://bucket/text.jsonl")

@@ -7,7 +7,7 @@ SAVE = """
 import asyncio, pathlib, resource, sys
 import numpy as np
 import orbax.checkpoint as ocp
-from anytime_jax.checkpoints.orbax_event_loop import EventLoopPolicy
+from anytime_jax.checkpoints.save_event_loop import EventLoopPolicy
 
 asyncio.set_event_loop_policy(EventLoopPolicy())
 folder, tree = pathlib.Path(sys.argv[1]), {f"x{i}": np.random.rand(40_000) for i in range(40)}

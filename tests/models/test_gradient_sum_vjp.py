@@ -9,7 +9,7 @@ import pytest
 import small_run
 
 from anytime_jax.distributed import sharding
-from anytime_jax.models import decoder, gradient_sums
+from anytime_jax.models import decoder, gradient_sum_vjp
 from anytime_jax.training import step
 
 LAYERS = 3
@@ -31,11 +31,11 @@ def test_read_adds_the_gradient_of_each_layer_to_its_sum(dtype):
         return y.sum()
 
     def loss_and_sums(sums):
-        scale_read, scale_sum = gradient_sums.read(scale, sums[1])
+        scale_read, scale_sum = gradient_sum_vjp.read(scale, sums[1])
 
         def run_layer(carry, of_layer):
             (y, sums), (weight, layer) = carry, of_layer
-            weight, sums = gradient_sums.read(weight, sums, layer)
+            weight, sums = gradient_sum_vjp.read(weight, sums, layer)
             assert weight.dtype == jnp.float32
             return (jnp.sin(weight @ y), sums), None
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from paths import REPOSITORY
 
-from anytime_jax.corpus import installed_python
-from anytime_jax.corpus.installed_python import PACKAGES, BuiltinSource, describe_differences
+from anytime_jax.corpus import builtin_source
+from anytime_jax.corpus.builtin_source import PACKAGES, BuiltinSource, builtin_differences
 from anytime_jax.corpus.preparation import prepare
 from anytime_jax.corpus.validation_split import assign_split
 from anytime_jax.errors import InputError
@@ -37,17 +37,17 @@ def test_corpus_is_the_same_at_every_size():
 
 
 def test_text_of_the_pinned_versions_is_the_same_on_every_machine():
-    if differences := describe_differences():
+    if differences := builtin_differences():
         pytest.skip(differences)
     digest = hashlib.sha256()
-    for path in installed_python._ordered_files():
+    for path in builtin_source._ordered_files():
         digest.update(path.read_bytes())
     assert digest.hexdigest() == TEXT_SHA256
 
 
 @pytest.mark.slow
 def test_dataset_of_the_quickstart_has_the_fingerprint_of_its_page(tmp_path):
-    if differences := describe_differences():
+    if differences := builtin_differences():
         pytest.skip(differences)
     config = quickstart.get_config()
     source = BuiltinSource(config.data.builtin_megabytes)
@@ -83,7 +83,7 @@ def site(tmp_path, monkeypatch):
     """A folder of installed packages, one of them as it should be, and the only one."""
     site = tmp_path / "site"
     monkeypatch.setattr("sys.path", [str(site)])
-    monkeypatch.setattr(installed_python, "PACKAGES", {"first": "1.0", "second": "2.0"})
+    monkeypatch.setattr(builtin_source, "PACKAGES", {"first": "1.0", "second": "2.0"})
     install(site, "first", "1.0", [f"{x}.py" for x in "abcdefgh"])
     return site
 
@@ -117,8 +117,8 @@ def test_what_differs_is_named(site, change, named):
         (about / "RECORD").write_text("__editable___second_finder.py,,\nsecond.pth,,\n")
     elif change == "no files":
         (site / "second" / "b.py").unlink()
-    assert describe_differences() == named
-    assert named in installed_python.difference_note()
+    assert builtin_differences() == named
+    assert named in builtin_source.difference_note()
     texts = [text for part in BuiltinSource(1e-4).parts() for text in part.documents()]
     assert texts
     with pytest.raises(InputError, match=named):

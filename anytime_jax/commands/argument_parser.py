@@ -1,4 +1,4 @@
-"""Command line of a command: its options and help, errors as one line, and an exit status.
+"""Parser of a command's options, with the types of options and the help.
 
 A command is a module of this package with `EXAMPLES` (its arguments, in the examples of `--help`),
 `add_options(parser)` and `run(arguments)`, which returns the exit status and may raise an
@@ -7,27 +7,16 @@ InputError, a RunError or an OSError. The docstring of the module is the text of
 
 import argparse
 import difflib
-import os
-import sys
-import traceback
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn, TypeVar
 
-from anytime_jax.commands import interrupts, standard_streams
-from anytime_jax.errors import BucketError, InputError, ProcessLostError, RunError, format_value
-from anytime_jax.storage.failures import is_temporary, storage_errors
+from anytime_jax.commands import exit_status
+from anytime_jax.errors import InputError, format_value
 from anytime_jax.storage.paths import storage_path
 
-EXIT_STATUS = (
-    "exit status: 0 done, or a training saved after a signal; 1 failed; 2 bad input;\n"
-    "75 another process of the run was lost, or a bucket is out of reach; 130 interrupted;\n"
-    "141 output closed early"
-)
-
 SETTING_PREFIX = "--config."  # prefix of a setting on the command line
-_MAX_MESSAGE = 580  # characters of a message
 _SECONDS = "a number of seconds from 0.1 to 86400"
 T = TypeVar("T")
 
@@ -148,7 +137,7 @@ def parse(command: ModuleType, program: str, argv: Sequence[str]) -> argparse.Na
     parser = Parser(
         prog=program,
         description=command.__doc__,
-        epilog=f"{EXIT_STATUS}\n\nexample:{examples}",
+        epilog=f"{exit_status.TEXT}\n\nexample:{examples}",
         formatter_class=HelpFormatter,
         allow_abbrev=False,
     )
@@ -176,46 +165,3 @@ def refuse(arguments: argparse.Namespace, options: Iterable[str], where: str) ->
     for option in options:
         if option in arguments.given:
             raise InputError(f"{option} has no effect {where}: leave it out")
-
-
-def exit_status(work: Callable[[], int], debug: bool = False) -> int:
-    """Calls `work` and returns its exit status; prints an expected error, a line for each problem.
-
-    The status is 2 for an InputError, 75 for a ProcessLostError or BucketError, 130 for Ctrl-C,
-    141, without a message, if the reader of the output has gone (as with `| head`), and 1 for any
-    other error. An error that nothing here expects, such as one of a class of the user's own, is
-    printed with its traceback, and so is every error if `debug` is true.
-    """
-    try:
-        status = work()
-        if sys.stdout is not None:
-            sys.stdout.flush()  # a failure to flush is reported here
-        return status
-    except KeyboardInterrupt:
-        standard_streams.print_error("\ninterrupted")
-        return interrupts.INTERRUPTED
-    except Exception as error:
-        if isinstance(error, BrokenPipeError) and standard_streams.discard_closed():
-            return standard_streams.BROKEN_PIPE
-        is_expected = isinstance(error, (InputError, RunError, *storage_errors()))
-        if debug or not is_expected:
-            lines = "".join(traceback.format_exception(error)).rstrip().split("\n")
-            standard_streams.print_error("\n".join(map(_printable, lines)))
-        for one in getattr(error, "errors", [error]) if is_expected else ():
-            standard_streams.print_error(f"error: {_one_line(str(one))}")
-        if isinstance(error, (ProcessLostError, BucketError)) or is_temporary(error):
-            return os.EX_TEMPFAIL
-        return 2 if isinstance(error, InputError) else 1
-    finally:
-        standard_streams.flush()
-
-
-def _printable(text: str) -> str:
-    """Escapes control characters, which a terminal would execute."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-
-
-def _one_line(text: str) -> str:
-    """Returns a message as one printable line, shortened in the middle of a long one."""
-    text = _printable(" ".join(text.split()))
-    return text if len(text) < _MAX_MESSAGE else f"{text[: _MAX_MESSAGE - 100]} ... {text[-90:]}"

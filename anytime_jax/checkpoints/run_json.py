@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from anytime_jax.errors import InputError, RunError
+from anytime_jax.formatting import format_differences
 from anytime_jax.storage import locks
 from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.storage.failures import check_no_file, read_failure, storage_errors
@@ -44,7 +45,7 @@ def read_run_file(run_dir: Path, advice: str = _ADVICE) -> dict[str, Any] | None
     file = run_dir / RUN_FILE
     try:
         content = load_json(file)
-        is_same_evaluation(evaluations(content))  # which looks at each part of them
+        is_same_evaluation(evaluation_history(content))  # which looks at each part of them
         evaluation_at(content, math.inf)
         content.get("start", {}).get("id")
         return {**content, "identity": dict(content["identity"])}
@@ -88,7 +89,7 @@ def check_identity(run_dir: Path, identity: Mapping[str, Any]) -> None:
     """
     existing = read_identity(run_dir)
     if existing is not None:
-        if differences := describe_differences(existing, json.loads(json.dumps(identity))):
+        if differences := format_differences(existing, json.loads(json.dumps(identity))):
             raise InputError(
                 f"config.run_dir = {str(run_dir)!r} belongs to a run with other settings "
                 f"({differences}): set them back, or choose another run_dir"
@@ -100,15 +101,6 @@ def check_identity(run_dir: Path, identity: Mapping[str, Any]) -> None:
             f"config.run_dir = {str(run_dir)!r} holds files but no {RUN_FILE}: choose an empty or "
             "a new directory"
         )
-
-
-def describe_differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Returns text about the settings that differ, "" if none do."""
-    return "; ".join(
-        f"{name} was {was.get(name, 'not set')!r}, is {now.get(name, 'not set')!r}"
-        for name in sorted(was.keys() | now.keys())
-        if was.get(name) != now.get(name)
-    )
 
 
 def initialize(run_dir: Path, identity: Mapping[str, Any], about: Mapping[str, Any]) -> None:
@@ -202,7 +194,7 @@ def check_stages(run_dir: Path, stages: Sequence[Mapping[str, Any]], step: int) 
             new.pop(hidden, None)
             raise InputError(
                 f"config.data.mixture or config.model: the stage from step {at:,} has changed "
-                f"({describe_differences(old, new)}), and the run has made {step:,} updates: "
+                f"({format_differences(old, new)}), and the run has made {step:,} updates: "
                 "change stages that are still to come, or set this one back"
             )
 
@@ -221,14 +213,14 @@ def record_settings(
     if is_changed := stages_before(content["stages"]) != stages_before(about["stages"]):
         changes = [*content.get("stage_changes", []), {"step": step, "was": content["stages"]}]
         new |= {"stages": about["stages"], "stage_changes": changes}
-    if not is_same_evaluation([*evaluations(content), about["evaluated"]][-2:]):
+    if not is_same_evaluation([*evaluation_history(content), about["evaluated"]][-2:]):
         changes = content.get("evaluation_changes", [])
         new["evaluation_changes"] = [*changes, {"step": step, "now": about["evaluated"]}]
     _write(run_dir, new)
     return is_changed
 
 
-def evaluations(run_file: Mapping[str, Any] | None) -> list[Any]:
+def evaluation_history(run_file: Mapping[str, Any] | None) -> list[Any]:
     """Returns what a run has evaluated, from its first start to its last, as far as is known."""
     run_file = run_file or {}
     changes = run_file.get("evaluation_changes", [])
@@ -236,7 +228,7 @@ def evaluations(run_file: Mapping[str, Any] | None) -> list[Any]:
 
 
 def evaluation_at(run_file: Mapping[str, Any], step: float) -> Any:
-    """Returns the entry of `evaluations` that an evaluation after some updates used, or None."""
+    """Returns the entry that an evaluation after `step` updates used, or None."""
     entry = run_file.get("evaluated")
     for change in run_file.get("evaluation_changes", []):
         if change["step"] < step:

@@ -14,7 +14,7 @@ import jax
 from rich.console import Console
 
 from anytime_jax import __version__
-from anytime_jax.checkpoints import checkpoint_listing, record_files, run_directory
+from anytime_jax.checkpoints import checkpoint_listing, record_files, run_json
 from anytime_jax.checkpoints.manager import (
     CheckpointManager,
     RestoredCheckpoint,
@@ -175,18 +175,18 @@ def open_run(
         interrupted = interrupted or stack.enter_context(signals.interruptible())
         with processes.fail_together():
             if processes.is_primary():
-                stack.enter_context(run_directory.lock(run_dir))
+                stack.enter_context(run_json.lock(run_dir))
         if processes.broadcast(_has_moved_on(plan)):
             plan = make_plan(config, mesh, fall_back=fall_back, profile=profile, say=display.say)
-        start = run_directory.new_start()
+        start = run_json.new_start()
         start["id"] = processes.broadcast_text(start["id"])
         _write_run_file(plan, start, display.say)
         preflight.check_shared(run_dir, start["id"])
-        stack.enter_context(run_directory.explain_lost_run(run_dir, start["id"]))
+        stack.enter_context(run_json.explain_lost_run(run_dir, start["id"]))
 
         def confirm_start() -> None:
             if processes.is_primary():
-                run_directory.confirm(run_dir, start["id"])
+                run_json.confirm(run_dir, start["id"])
 
         checkpoints = CheckpointManager(run_dir, retention_policy(config), display.say)
         stack.callback(checkpoints.close)
@@ -208,7 +208,7 @@ def open_run(
             config, mesh, plan.datasets, plan.program.rules, plan.step
         )
         stack.enter_context(contextlib.closing(batches))
-        evaluations = due_steps.evaluations(config, plan.stop)
+        evaluations = due_steps.evaluation_event(config, plan.stop)
         # A model that is continued, or a branch on other data, is evaluated first, to see what the
         # training gains.
         is_continued = plan.initial is not None or bool(config.branch.data)
@@ -223,7 +223,7 @@ def open_run(
             plan=plan,
             state=state,
             batches=batches,
-            saves=due_steps.saves(config, plan.stop),
+            saves=due_steps.save_event(config, plan.stop),
             evaluations=evaluations,
             interrupted=interrupted,
             misses_evaluation=misses_evaluation,
@@ -240,7 +240,7 @@ def open_run(
 def _has_moved_on(plan: Plan) -> bool:
     """Whether another start has trained the run since the plan was made."""
     saved_step = max(checkpoint_listing.saved_steps(plan.run_dir), default=0)
-    run_file = run_directory.read_run_file(plan.run_dir)
+    run_file = run_json.read_run_file(plan.run_dir)
     return saved_step != plan.saved_step or run_file != plan.run_file
 
 
@@ -264,12 +264,12 @@ def _write_run_file(plan: Plan, start: Mapping[str, Any], say: Callable[[str], N
         if not processes.is_primary():
             return
         if plan.run_file is None:
-            run_directory.initialize(run_dir, plan.identity, about)
+            run_json.initialize(run_dir, plan.identity, about)
             return
-        if run_directory.record_settings(run_dir, plan.run_file, about, plan.step):
+        if run_json.record_settings(run_dir, plan.run_file, about, plan.step):
             say(f"stages   changed from {config.clock.describe(plan.step)} on, and recorded")
-        began = run_directory.evaluations(plan.run_file)[:1]
-        if not run_directory.is_same_evaluation([*began, plan.evaluated]):
+        began = run_json.evaluation_history(plan.run_file)[:1]
+        if not run_json.is_same_evaluation([*began, plan.evaluated]):
             say(
                 "eval     other validation sets, weights or tokens than when the run began: its "
                 "losses from here on are of those"

@@ -1,4 +1,4 @@
-"""Meter: the metrics of updates on their way from the device to the host, and the rows of them."""
+"""Metrics of updates on their way from the device to the host, and the rows made of them."""
 
 import collections
 import math
@@ -23,8 +23,8 @@ _LAST = {"lr": "lr", "spikes": "train/spikes", "skipped": "train/skipped"}
 Reading = tuple[int, dict[str, float], dict[str, float] | None]
 
 
-class Meter:
-    """Copies the metrics of updates to the host without stalling the device.
+class MetricRows:
+    """Copies the metrics of updates to the host, without stalling the device, into rows.
 
     The loop pushes the metrics of each update as device arrays. They are read `AHEAD` updates
     later, when reading them does not wait.
@@ -38,10 +38,10 @@ class Meter:
         interval: Mapping[str, list[float]] | None = None,
         parameters: Sequence[str] = (),
     ):
-        """Initializes the meter, which makes a row after every `every` updates.
+        """Begins a row of every `every` updates.
 
         `tokens` is the number of tokens after a number of updates. `peak_tokens_per_s` is the speed
-        at full use of the devices, None if unknown. `interval` is `Meter.interval` at the
+        at full use of the devices, None if unknown. `interval` is `MetricRows.interval` at the
         checkpoint, so that a resumed run writes the same means. `parameters` are the names of those
         that relative updates are of.
         """
@@ -58,7 +58,7 @@ class Meter:
     def push(self, step: int, metrics: Metrics) -> list[Reading]:
         """Adds an update that was just dispatched; returns the readings that are ready."""
         self._pending.append((step, metrics))
-        # The first update compiles: the clock starts when it is done.
+        # The first update is waited for: the clock starts when it is done.
         return self._read(down_to=0 if self._clock is None else AHEAD)
 
     def pause(self) -> list[Reading]:
@@ -68,7 +68,7 @@ class Meter:
         return readings
 
     def resume(self) -> None:
-        """Starts the clock again, unless no update has been made, as the first one compiles."""
+        """Starts the clock again, unless no update has been made."""
         if self._clock is not None:
             self._clock = time.perf_counter()
 

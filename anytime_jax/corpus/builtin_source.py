@@ -78,7 +78,7 @@ class BuiltinSource(Source):
                 files.append((str(path), len(text)))
                 total += len(text)
         if total < self.megabytes * 1e6:
-            reason = f" ({differences})" if (differences := describe_differences()) else ""
+            reason = f" ({differences})" if (differences := builtin_differences()) else ""
             raise InputError(
                 f"{self.megabytes:g} MB of built-in text were requested, but the installed "
                 f"packages have {total / 1e6:.1f} MB{reason}; ask for less, or give a folder of "
@@ -87,7 +87,7 @@ class BuiltinSource(Source):
         return group_files(files, self.validation_fraction)
 
 
-def describe_differences() -> str:
+def builtin_differences() -> str:
     """Names the packages that are not installed as in `PACKAGES`; empty if all are."""
     differences = []
     for name, version in PACKAGES.items():
@@ -107,7 +107,7 @@ def describe_differences() -> str:
 
 def difference_note() -> str:
     """What to tell whoever prepares the text, if it is not that of `PACKAGES`; otherwise empty."""
-    if not (differences := describe_differences()):
+    if not (differences := builtin_differences()):
         return ""
     return (
         f"note: the built-in text is not that of the versions in constraints.txt ({differences}), "

@@ -9,17 +9,17 @@ import sys
 
 import pytest
 
-from anytime_jax.checkpoints import run_directory
-from anytime_jax.checkpoints.run_directory import LostRunError
+from anytime_jax.checkpoints import run_json
+from anytime_jax.checkpoints.run_json import LostRunError
 from anytime_jax.errors import BucketError, InputError, RunError
 from anytime_jax.storage import locks
 
 
 def test_initialize_writes_the_run_file_alone(tmp_path):
     run = tmp_path / "a" / "run"
-    run_directory.initialize(run, {"seed": 0, "schedule.peak": 1e-2}, {"version": "1"})
+    run_json.initialize(run, {"seed": 0, "schedule.peak": 1e-2}, {"version": "1"})
     assert json.loads((run / "run.json").read_bytes()) == {
-        "id": run_directory.run_id(run),
+        "id": run_json.run_id(run),
         "identity": {"seed": 0, "schedule.peak": 1e-2},
         "version": "1",
     }
@@ -27,53 +27,53 @@ def test_initialize_writes_the_run_file_alone(tmp_path):
 
 
 def test_every_setting_of_another_run_is_named(tmp_path):
-    run_directory.initialize(tmp_path, {"seed": 0, "b2": 0.9, "old": 1, "same": "x"}, {})
+    run_json.initialize(tmp_path, {"seed": 0, "b2": 0.9, "old": 1, "same": "x"}, {})
     with pytest.raises(InputError) as error:
-        run_directory.check_identity(tmp_path, {"seed": 1, "b2": 0.95, "new": 2, "same": "x"})
+        run_json.check_identity(tmp_path, {"seed": 1, "b2": 0.95, "new": 2, "same": "x"})
     for change in ("b2 was 0.9, is 0.95", "new was", "old was", "seed was"):
         assert change in str(error.value)
     assert "same was" not in str(error.value)
 
 
 def test_lock_rejects_a_second_process_until_the_first_ends(tmp_path):
-    run_directory.initialize(tmp_path, {"seed": 0}, {})
+    run_json.initialize(tmp_path, {"seed": 0}, {})
     code = (
-        "import pathlib, sys; from anytime_jax.checkpoints import run_directory\n"
-        "with run_directory.lock(pathlib.Path(sys.argv[1])): pass"
+        "import pathlib, sys; from anytime_jax.checkpoints import run_json\n"
+        "with run_json.lock(pathlib.Path(sys.argv[1])): pass"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
-    with run_directory.lock(tmp_path):
-        assert run_directory.is_locked(tmp_path)
+    with run_json.lock(tmp_path):
+        assert run_json.is_locked(tmp_path)
         second = subprocess.run(command, capture_output=True, text=True)
         holder = locks.holder(tmp_path / "lock")
     assert "in use by another process" in second.stderr
     assert holder in second.stderr
-    assert not run_directory.is_locked(tmp_path)
+    assert not run_json.is_locked(tmp_path)
     assert subprocess.run(command).returncode == 0
 
 
 def test_readers_may_ask_for_the_lock_at_the_same_time(tmp_path):
-    run_directory.initialize(tmp_path, {"seed": 0}, {})
-    with run_directory.lock(tmp_path):
+    run_json.initialize(tmp_path, {"seed": 0}, {})
+    with run_json.lock(tmp_path):
         (tmp_path / "lock").chmod(0o444)  # as for other users
-        assert run_directory.is_locked(tmp_path)
+        assert run_json.is_locked(tmp_path)
     with (tmp_path / "lock").open() as file:
         fcntl.flock(file, fcntl.LOCK_SH)
-        assert not run_directory.is_locked(tmp_path)
+        assert not run_json.is_locked(tmp_path)
 
 
 def test_pipe_in_place_of_the_lock_is_no_lock(tmp_path):
     os.mkfifo(tmp_path / "lock")
-    assert not run_directory.is_locked(tmp_path)
+    assert not run_json.is_locked(tmp_path)
 
 
 def test_link_in_place_of_the_lock_is_refused(tmp_path):
     target = tmp_path / "target"
     target.write_text("mine")
     (tmp_path / "lock").symlink_to(target)
-    with pytest.raises(InputError, match="lock"), run_directory.lock(tmp_path):
+    with pytest.raises(InputError, match="lock"), run_json.lock(tmp_path):
         pass
-    assert not run_directory.is_locked(tmp_path)
+    assert not run_json.is_locked(tmp_path)
     assert target.read_text() == "mine"
 
 
@@ -87,25 +87,25 @@ def about(start):
 
 
 def test_start_is_confirmed_until_another_begins(tmp_path):
-    first, second = run_directory.new_start(), run_directory.new_start()
-    run_directory.initialize(tmp_path, {"seed": 0}, about(first))
-    run_directory.confirm(tmp_path, first["id"])
-    run_file = run_directory.read_run_file(tmp_path)
-    run_directory.record_settings(tmp_path, run_file, about(second), 4)
-    run_directory.confirm(tmp_path, second["id"])
-    assert run_directory.start_id(tmp_path) == second["id"]
+    first, second = run_json.new_start(), run_json.new_start()
+    run_json.initialize(tmp_path, {"seed": 0}, about(first))
+    run_json.confirm(tmp_path, first["id"])
+    run_file = run_json.read_run_file(tmp_path)
+    run_json.record_settings(tmp_path, run_file, about(second), 4)
+    run_json.confirm(tmp_path, second["id"])
+    assert run_json.start_id(tmp_path) == second["id"]
     with pytest.raises(RunError, match=rf"process {os.getpid()} on {socket.gethostname()}"):
-        run_directory.confirm(tmp_path, first["id"])
+        run_json.confirm(tmp_path, first["id"])
     for start, kind in ((first, LostRunError), (second, BucketError)):
         with (
             pytest.raises(kind),
-            run_directory.explain_lost_run(tmp_path, start["id"]),
+            run_json.explain_lost_run(tmp_path, start["id"]),
         ):
             raise BucketError("a file of a save is gone")
-    assert run_directory.read_identity(tmp_path) == {"seed": 0}
+    assert run_json.read_identity(tmp_path) == {"seed": 0}
     (tmp_path / "run.json").unlink()
     with pytest.raises(RunError, match="removed"):
-        run_directory.confirm(tmp_path, second["id"])
+        run_json.confirm(tmp_path, second["id"])
 
 
 @pytest.mark.parametrize(
@@ -120,14 +120,14 @@ def test_start_is_confirmed_until_another_begins(tmp_path):
 def test_damaged_run_file_is_one_short_line(content, tmp_path):
     (tmp_path / "run.json").write_bytes(content)
     with pytest.raises(InputError, match=r"run\.json is damaged") as error:
-        run_directory.read_identity(tmp_path)
+        run_json.read_identity(tmp_path)
     assert len(str(error.value)) < 500
 
 
 def test_evaluations_are_compared_by_text_and_weight():
     one = {"tokens": 64, "sets": {"web": ["a", 0.5], "code": ["b", 0.5]}}
     renamed = {"tokens": 64, "sets": {"mine": ["b", 0.5], "other": ["a", 0.5]}}
-    assert run_directory.is_same_evaluation([one, renamed])
-    assert run_directory.is_same_evaluation([])
+    assert run_json.is_same_evaluation([one, renamed])
+    assert run_json.is_same_evaluation([])
     for change in ({"tokens": "all"}, {"sets": {"web": ["a", 1.0]}}):
-        assert not run_directory.is_same_evaluation([one, {**one, **change}])
+        assert not run_json.is_same_evaluation([one, {**one, **change}])

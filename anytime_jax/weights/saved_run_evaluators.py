@@ -1,16 +1,13 @@
-"""Evaluation of a saved run: its mesh, its validation sets, and its vocabulary."""
+"""Evaluators of a saved run's weights, on its validation sets or on another dataset."""
 
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-import jax
 from jax.sharding import Mesh
 
 from anytime_jax.config.model import ModelConfig
-from anytime_jax.config.schema import Config, MeshConfig
-from anytime_jax.corpus.vocabulary_files import load_vocabulary
-from anytime_jax.corpus.vocabulary_interface import Vocabulary
+from anytime_jax.config.schema import Config
 from anytime_jax.data.dataset_info import DatasetInfo, load_dataset
 from anytime_jax.data.windows import count_windows
 from anytime_jax.distributed import sharding
@@ -22,7 +19,7 @@ from anytime_jax.training.evaluator import (
     make_evaluator,
 )
 from anytime_jax.training.step import document_rules, make_program
-from anytime_jax.weights.saved_run import SavedRun
+from anytime_jax.weights.saved_run import SavedRun, recorded_note
 
 
 def open_evaluators(
@@ -41,7 +38,7 @@ def open_evaluators(
     InputError if data are missing, too few or of another vocabulary.
     """
     config = run.config
-    mesh = make_mesh(config.mesh, say)
+    mesh = sharding.make_mesh_or_replicate(config.mesh, say)
     if data is not None:
         dataset = load_dataset(data, "choose a dataset as data")
         _check_vocabulary(run, dataset, f"data = {dataset.path}")
@@ -88,7 +85,7 @@ def _make_evaluator(
 def _load_set(run: SavedRun, name: str) -> DatasetInfo:
     """Returns a validation set of a run; a source has to be the one that the run has read."""
     path = run.set_path(name)
-    recorded = _recorded(run.recorded_sets.get(name), path)
+    recorded = recorded_note(run.recorded_sets.get(name), path)
     advice = f"{recorded.removeprefix(', ')}; choose a dataset as data".lstrip("; ")
     dataset = load_dataset(path, advice)
     label = f"{dataset.path}" if len(run.config.sets) == 1 else f"the set {name} at {dataset.path}"
@@ -108,45 +105,3 @@ def _check_vocabulary(run: SavedRun, dataset: DatasetInfo, label: str) -> None:
             f"{label} has another vocabulary than the data of {run.run_dir}: prepare the text "
             f"with --vocabulary={run.data_path}, or give another dataset as data"
         )
-
-
-def make_mesh(config: MeshConfig, say: Callable[[str], object]) -> Mesh:
-    """Returns the mesh of a run, or one that copies the weights to every device."""
-    try:
-        return sharding.make_mesh(config)
-    except InputError:
-        say(
-            f"the run's mesh of data x fsdp x tensor = {config.data} x {config.fsdp} x "
-            f"{config.tensor} does not fit {jax.device_count()} devices: each gets all weights"
-        )
-        return sharding.make_mesh(MeshConfig(data=-1, fsdp=1, tensor=1))
-
-
-def find_vocabulary(run: SavedRun, file: Path | None = None) -> tuple[Path, Vocabulary]:
-    """Returns the vocabulary of a run and its path, from a file or else from the run's data.
-
-    Raises an InputError if it is missing or is not the run's.
-    """
-    is_given = file is not None
-    if file is None:
-        advice = f"{run.run_dir} had its vocabulary there: give it with --vocabulary"
-        recorded = _recorded(run.recorded_paths.get(next(iter(run.config.sources))), run.data_path)
-        advice = f"{recorded.removeprefix(', ')}; {advice}".lstrip("; ")
-        file = load_dataset(run.data_path, advice).vocabulary_path
-    vocabulary = load_vocabulary(file)
-    if vocabulary.sha256 != run.vocabulary:
-        name = f"--vocabulary={file}" if is_given else f"the vocabulary of the data, {file},"
-        advice = "give that one" if is_given else "give its own with --vocabulary"
-        raise InputError(
-            f"{name} has SHA-256 {vocabulary.sha256[:12]}..., the vocabulary of {run.run_dir} "
-            f"{run.vocabulary[:12]}...: {advice}"
-        )
-    return file, vocabulary
-
-
-def _recorded(recorded: Path | None, path: Path) -> str:
-    """Names the recorded path of a run's data in a message, if it is another one."""
-    if recorded is None or recorded == path.absolute():
-        return ""
-    state = "" if recorded.exists() else ", which does not exist"
-    return f", whose data were at {recorded} at its last start{state}"

@@ -41,7 +41,7 @@ _KINDS = {
     },
     "source": {
         "files": "anytime_jax.corpus.file_source:FileSource",
-        "builtin": "anytime_jax.corpus.installed_python:BuiltinSource",
+        "builtin": "anytime_jax.corpus.builtin_source:BuiltinSource",
         "tfds": "anytime_jax.corpus.tfds_source:TfdsSource",
     },
 }

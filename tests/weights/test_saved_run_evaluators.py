@@ -9,7 +9,7 @@ import pytest
 from anytime_jax.config.schema import MeshConfig
 from anytime_jax.training.evaluator import mean_and_standard_error
 from anytime_jax.weights import saved_run
-from anytime_jax.weights.evaluation import open_evaluators
+from anytime_jax.weights.saved_run_evaluators import open_evaluators
 
 
 def losses_of(saved, **options):

@@ -1,4 +1,4 @@
-"""Meter between device and host, and the trackers."""
+"""Rows of metrics, from the device to the host, and the trackers."""
 
 import json
 import math
@@ -13,12 +13,12 @@ import pytest
 import small_run
 from tensorboardX.proto import event_pb2
 
-from anytime_jax.checkpoints import run_directory
+from anytime_jax.checkpoints import run_json
 from anytime_jax.config import schema
 from anytime_jax.config.schema import LogConfig
 from anytime_jax.errors import InputError
-from anytime_jax.training import meter as meter_lib
-from anytime_jax.training.meter import AHEAD, Meter
+from anytime_jax.training import metric_rows
+from anytime_jax.training.metric_rows import AHEAD, MetricRows
 from anytime_jax.training.step import RELATIVE_UPDATES
 from anytime_jax.training.trackers import check_wandb, open_mirrors
 
@@ -49,14 +49,14 @@ def on_device(step, reads=None, **changes):
     return {name: DeviceScalar(x, step, reads) for name, x in values.items()}
 
 
-def make_meter(every=3, peak=None, interval=None):
-    return Meter(every, lambda step: 64 * step, peak, interval)
+def make_rows(every=3, peak=None, interval=None):
+    return MetricRows(every, lambda step: 64 * step, peak, interval)
 
 
-def push(meter, steps, changes=None, reads=None):
-    """What a meter returns for some updates, without the pause at the end."""
+def push(made, steps, changes=None, reads=None):
+    """What `MetricRows` returns for some updates, without the pause at the end."""
     changes = changes or {}
-    return [x for s in steps for x in meter.push(s, on_device(s, reads, **changes.get(s, {})))]
+    return [x for s in steps for x in made.push(s, on_device(s, reads, **changes.get(s, {})))]
 
 
 def rows(readings):
@@ -78,84 +78,84 @@ def mean_row(steps):
 def clock_fixture(monkeypatch):
     """A clock that only the test advances."""
     clock = types.SimpleNamespace(now=100.0)
-    monkeypatch.setattr(meter_lib.time, "perf_counter", lambda: clock.now)
+    monkeypatch.setattr(metric_rows.time, "perf_counter", lambda: clock.now)
     return clock
 
 
 def test_row_has_means_since_last_row_and_last_rate():
-    meter = make_meter()
-    readings = push(meter, range(1, 9)) + meter.pause()
+    made = make_rows()
+    readings = push(made, range(1, 9)) + made.pause()
     assert rows(readings) == [(3, mean_row([1, 2, 3])), (6, mean_row([4, 5, 6]))]
     assert [(step, metrics["loss"]) for step, metrics, _ in readings] == [
         (step, value(step, "loss")) for step in range(1, 9)
     ]
-    assert meter.interval == {name: [value(7, name), value(8, name)] for name in MEANS}
-    assert meter.pause() == []
+    assert made.interval == {name: [value(7, name), value(8, name)] for name in MEANS}
+    assert made.pause() == []
 
 
 def test_row_has_means_of_relative_updates():
-    meter = Meter(2, lambda step: 64 * step, None, None, ["blocks/qkv", "head"])
+    made = MetricRows(2, lambda step: 64 * step, None, None, ["blocks/qkv", "head"])
     for step, ratios in ((1, [1.0, 8.0]), (2, [3.0, 4.0])):
-        meter.push(step, on_device(step) | {RELATIVE_UPDATES: np.float32(ratios)})
-    (_, row), *_ = rows(meter.pause())
+        made.push(step, on_device(step) | {RELATIVE_UPDATES: np.float32(ratios)})
+    (_, row), *_ = rows(made.pause())
     assert [row[f"train/relative_update/{x}"] for x in ("blocks/qkv", "head")] == [2, 6]
     assert row["train/loss"] == mean_row([1, 2])["train/loss"]
 
 
 def test_push_reads_no_metric_younger_than_ahead():
-    reads, meter = [], make_meter()
+    reads, made = [], make_rows()
     for step in range(1, 20):
-        push(meter, [step], reads=reads)
+        push(made, [step], reads=reads)
         assert max(reads) == max(1, step - AHEAD)  # the first update is waited for
-    meter.pause()
+    made.pause()
     assert max(reads) == 19
     assert AHEAD >= 1
 
 
 @pytest.mark.parametrize("cut", [3, 8])  # inside an interval, and where one ends
 def test_resumed_meter_returns_rows_of_unbroken_one(cut):
-    first, whole = make_meter(every=4), make_meter(every=4)
+    first, whole = make_rows(every=4), make_rows(every=4)
     readings = push(first, range(1, cut + 1)) + first.pause()
-    second = make_meter(every=4, interval=first.interval)
+    second = make_rows(every=4, interval=first.interval)
     readings += push(second, range(cut + 1, 13)) + second.pause()
     assert rows(readings) == rows(push(whole, range(1, 13)) + whole.pause())
 
 
 def test_means_leave_out_skipped_updates():
-    meter = make_meter()
+    made = make_rows()
     nan = {"loss": math.nan, "grad_norm": math.inf}
     changes = {2: nan | {"consecutive_skips": 1, "skipped": 1}, 3: {"skipped": 1}}
     for step in (4, 5, 6):  # all are skipped: there is nothing to take a mean of
         changes[step] = nan | {"consecutive_skips": step - 3, "skipped": step - 2}
-    assert rows(push(meter, range(1, 7), changes) + meter.pause()) == [
+    assert rows(push(made, range(1, 7), changes) + made.pause()) == [
         (3, mean_row([1, 3]) | {"train/skipped": 1}),
         (6, {"lr": value(6, "lr"), "train/spikes": 0, "train/skipped": 4}),
     ]
 
 
 def test_speed_leaves_out_pauses_and_the_first_update(clock):
-    meter = make_meter(every=10, peak=640.0)
+    made = make_rows(every=10, peak=640.0)
 
     def run(steps, seconds):
         readings = []
         for step in steps:
-            readings += push(meter, [step])
+            readings += push(made, [step])
             clock.now += seconds
-        return readings + meter.pause()
+        return readings + made.pause()
 
     def wait():
         clock.now += 1000.0
-        meter.resume()
+        made.resume()
 
-    meter.pause()
-    meter.resume()  # an evaluation before the first update does not start the clock
+    made.pause()
+    made.resume()  # an evaluation before the first update does not start the clock
     clock.now += 50.0  # compiling
-    push(meter, [1])
+    push(made, [1])
     readings = run(range(2, 6), 0.5)
     wait()  # an evaluation
     readings += run(range(6, 11), 0.5)
     wait()
-    meter.pause()
+    made.pause()
     wait()  # a save right after it
     readings += run(range(11, 21), 0.25)
     first, second = (row for _, _, row in readings if row)
@@ -203,7 +203,7 @@ def test_run_of_wandb_belongs_to_the_directory(tmp_path, monkeypatch):
     def mirror_run(study):
         config = small_run.config(tmp_path / study / "x", name="x/y" * 50, **log)
         if not (tmp_path / study).exists():
-            run_directory.initialize(tmp_path / study / "x", {}, {})
+            run_json.initialize(tmp_path / study / "x", {}, {})
         (mirror,) = open_mirrors(config, 0, pytest.fail)
         mirror.write(3, 30, {"lr": 0.25})
         mirror.close()
@@ -226,6 +226,6 @@ def test_check_mirrors_rejects_missing_package(monkeypatch):
 
 
 def test_clock_that_stands_still_gives_no_speed(monkeypatch):
-    monkeypatch.setattr(meter_lib.time, "perf_counter", lambda: 1.0)
-    measured = push(make_meter(peak=1.0), range(1, 20))
+    monkeypatch.setattr(metric_rows.time, "perf_counter", lambda: 1.0)
+    measured = push(make_rows(peak=1.0), range(1, 20))
     assert not any({"tokens_per_s", "mfu"} & row.keys() for _, _, row in measured if row)
