@@ -258,11 +258,6 @@ def read_stop(text: str, clock: Clock, horizon: int | None) -> Stop:
     return Stop(step, doubles)
 
 
-def is_point(value: Any) -> bool:
-    """Whether a value is the text of a point."""
-    return _match(value) is not None
-
-
 def _match(point: Any) -> re.Match[str] | None:
     is_short_text = isinstance(point, str) and len(point) <= _MAX_LENGTH
     return _POINT.fullmatch(point.strip()) if is_short_text else None

@@ -652,10 +652,6 @@ def _check(config: Config) -> None:
         allowed += f"microbatches = {part} windows of {config.model.length})"
         name = "stages" if run_stage.step else "model.length"
         require(tokens % length == 0, name, length, allowed)
-    for stage in () if isinstance(number, str) else config.clock.batch_stages:
-        size = stage.span * config.batch_size
-        allowed = f"a multiple of batch_size / microbatches = {part}"
-        require(size % part == 0, "batch_growth", size, allowed)
     allowed = f"one sequence of model.length = {config.model.length}, or more"
     require(config.eval_windows(1, config.model.length), "eval.tokens", config.eval.tokens, allowed)
     weighed, allowed = dict(config.eval.weights), f"one of the sets {', '.join(config.sets)}"

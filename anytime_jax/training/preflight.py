@@ -184,7 +184,9 @@ def _check_readouts(program: Program) -> None:
                 f"{LIVE!r} nor a label of an average such as 'f25'",
                 "config.optimizer",
             )
-    first = jax.jit(lambda: optimizers.readouts(program.init().opt_state))()
+    # Within another program, `init` may not be compiled with options of its own.
+    init = program.init.__wrapped__
+    first = jax.jit(lambda: optimizers.readouts(init().opt_state))()
     for name, terms in jax.device_get(first).items():
         total = sum(map(float, terms.values()))
         if not terms.keys() <= {LIVE, *iterates} or abs(total - 1) > _SUM_TOLERANCE:

@@ -101,7 +101,9 @@ def test_wrong_model_is_named(block, message):
     ],
     ids=["name of an average", "unknown iterate", "sum"],
 )
-def test_wrong_readout_is_named(iterate, readout, share, message):
+def test_wrong_readout_is_named(iterate, readout, share, message, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "")  # so that programs are compiled with options, as a user's
+
     class State(NamedTuple):
         slow: Any
 
