@@ -110,7 +110,7 @@ def _read(
     mixture = Mixture([DataStage(0, length, weights)])
 
     def one() -> Windows:
-        return Windows.of(info, "train", length=length, seed=0, repeat=True)
+        return Windows.from_dataset(info, "train", length=length, seed=0, repeat=True)
 
     def mixed() -> Windows:
         return Windows(sources, mixture, seed=0, repeat=True)

@@ -36,7 +36,9 @@ def _measure(options: argparse.Namespace) -> record.Result:
     config = harness.load_config(options.model, model=harness.dataset_settings(info))
     mesh, length = sharding.make_mesh(config.mesh), config.model.length
     program = step.make_program(config, mesh, None)
-    windows = Windows.of(info, "validation", length=length, seed=0, repeat=True, shuffle=False)
+    windows = Windows.from_dataset(
+        info, "validation", length=length, seed=0, repeat=True, shuffle=False
+    )
     count, size = options.windows, options.batch_size
     evaluator = Evaluator(program, info, windows, count, size, mesh)
     state = program.init()

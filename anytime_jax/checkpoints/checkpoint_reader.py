@@ -157,7 +157,7 @@ def read_layers(path: Path, meta: Meta, item: str, name: str) -> Iterator[np.nda
                 _check_checksum(path, meta, item, name, checksum)
             yield from chunk
     except ValueError as error:  # TensorStore raises this for any storage
-        raise _unreadable(path, item, error) from error
+        raise _reading_error(path, item, error) from error
 
 
 def read_arrays(path: Path, item: str, targets: Mapping[str, Any]) -> dict[str, Any]:
@@ -191,10 +191,10 @@ def read_arrays(path: Path, item: str, targets: Mapping[str, Any]) -> dict[str, 
         with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
             return dict(zip(targets, threads.map(read, targets), strict=True))
     except Exception as error:  # Orbax and TensorStore raise many types of errors.
-        raise _unreadable(path, item, error) from error
+        raise _reading_error(path, item, error) from error
 
 
-def _unreadable(path: Path, item: str, error: Exception) -> CheckpointError:
+def _reading_error(path: Path, item: str, error: Exception) -> CheckpointError:
     return CheckpointError(path, f"{item} cannot be read: {shorten_error(error)}")
 
 

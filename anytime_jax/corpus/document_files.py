@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from anytime_jax.corpus.source_interface import unreadable
+from anytime_jax.corpus.source_interface import reading_error
 from anytime_jax.data.dataset_info import METADATA_NAME, WORK_NAME
 from anytime_jax.errors import InputError, format_value
 from anytime_jax.storage import url_files
@@ -87,7 +87,7 @@ def find_files(pattern: str) -> list[tuple[str, int]]:
     try:
         return [(path, sizes[path] if sizes else file_size(path)) for path in files]
     except OSError as error:
-        raise unreadable(error.filename, error) from error
+        raise reading_error(error.filename, error) from error
 
 
 def read_text(path: str) -> Iterator[str]:
@@ -96,7 +96,7 @@ def read_text(path: str) -> Iterator[str]:
         with open_file(path) as file:
             text = file.read().decode("utf-8-sig")  # a byte order mark is not text
     except (OSError, UnicodeDecodeError) as error:
-        raise unreadable(path, error) from error
+        raise reading_error(path, error) from error
     if "\0" in text:  # a hole where data were lost, or UTF-16
         raise InputError(f"{path} has a NUL, which no text has; convert, fetch again or remove it")
     if text:
@@ -117,18 +117,18 @@ def read_json_lines(path: str, text_field: str) -> Iterator[str | None]:
                     documents += 1
                     yield _find_text(parse_json(content), text_field)
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise reading_error(path, error) from error
     except InputError:  # of an address, which it names
         raise
     except ValueError as error:
-        raise unreadable(f"{path} line {number}", error) from error
+        raise reading_error(f"{path} line {number}", error) from error
     if not documents:  # as a failed download leaves
         raise InputError(f"{path} holds no document; fetch it again or leave it out")
 
 
 def _walk(folder: str) -> Iterator[str]:
     def refuse(error: OSError) -> None:
-        raise unreadable(error.filename, error) from error
+        raise reading_error(error.filename, error) from error
 
     return walk(folder, refuse)
 
@@ -146,7 +146,7 @@ def _read_list(path: str) -> list[str]:
         with open_file(path) as file:
             names = file.read().decode("utf-8").split()
     except (OSError, UnicodeDecodeError) as error:
-        raise unreadable(path, error) from error
+        raise reading_error(path, error) from error
     if not names or not all(map(is_address, names)):
         other = next((format_value(x) for x in names if not is_address(x)), "nothing")
         raise InputError(f"{path} lists {other}; list addresses, one a line")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from anytime_jax.corpus.source_interface import unreadable
+from anytime_jax.corpus.source_interface import reading_error
 from anytime_jax.corpus.vocabulary_interface import Vocabulary
 from anytime_jax.errors import InputError, needs_extra
 from anytime_jax.storage.json_files import parse_json
@@ -68,7 +68,7 @@ class HfVocabulary(Vocabulary):
         try:
             self._tokenizer = library.Tokenizer.from_str(files[TOKENIZER_FILE])
         except Exception as error:  # the library raises no narrower class
-            raise unreadable(f"{TOKENIZER_FILE} of vocabulary {path}", error) from error
+            raise reading_error(f"{TOKENIZER_FILE} of vocabulary {path}", error) from error
         companions = [_parse(files.get(x, "{}"), f"{x} of {path}") for x in _COMPANIONS]
         self.eos_text = _special_token(companions, "eos_token") or ""
         eos_id = self._tokenizer.token_to_id(self.eos_text)
@@ -125,5 +125,5 @@ def _parse(content: bytes | str, place: str) -> dict[str, Any]:
         if not isinstance(parsed, dict):
             raise ValueError("no JSON object")
     except ValueError as error:
-        raise unreadable(place, error) from error
+        raise reading_error(place, error) from error
     return parsed

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from anytime_jax.corpus.document_files import open_file
-from anytime_jax.corpus.source_interface import unreadable
+from anytime_jax.corpus.source_interface import reading_error
 
 PARQUET_SUFFIX = ".parquet"
 _BATCH_ROWS = 256  # that are decoded at once
@@ -32,7 +32,7 @@ def read_row_groups(path: str, column: str, index: int, count: int) -> Iterator[
                     yield from _texts(batch, column)
     # KeyError: there is no such column.
     except (pyarrow.ArrowException, OSError, KeyError) as error:
-        raise unreadable(place, error) from error
+        raise reading_error(place, error) from error
 
 
 def _texts(batch: Any, column: str) -> list[str | None]:

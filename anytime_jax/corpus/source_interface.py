@@ -48,7 +48,7 @@ def read_texts(parts: Iterable[Part]) -> Iterator[str]:
         yield from (text for text in part.documents() if text is not None)
 
 
-def unreadable(place: str, error: Exception) -> InputError:
+def reading_error(place: str, error: Exception) -> InputError:
     """Returns the error of a file, line or record, with the reason that the library gives."""
     reason = " ".join(str(getattr(error, "strerror", None) or error).split())
     return InputError(f"{place} cannot be read ({reason or type(error).__name__})")

@@ -15,7 +15,7 @@ from typing import Any
 from etils import epath
 
 from anytime_jax.corpus.document_files import full_path
-from anytime_jax.corpus.source_interface import Part, Source, unreadable
+from anytime_jax.corpus.source_interface import Part, Source, reading_error
 from anytime_jax.corpus.validation_split import check_fraction
 from anytime_jax.errors import InputError
 
@@ -67,7 +67,7 @@ class TfdsPart:
                         number += 1
         # Protobuf and Riegeli have exceptions of their own for damaged files.
         except Exception as error:
-            raise unreadable(f"{self.file} record {number}", error) from error
+            raise reading_error(f"{self.file} record {number}", error) from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +120,7 @@ class TfdsSource(Source):
                 size = os.path.getsize(file)
                 parts.append(TfdsPart(file, size, *counts, self.text_field, fraction))
         except Exception as error:
-            raise unreadable(place, error) from error
+            raise reading_error(place, error) from error
         return parts
 
 
@@ -138,4 +138,4 @@ def _read_splits(directory: str) -> Any:
         )
         return tfds.core.SplitDict.from_proto(info.splits, files)
     except Exception as error:
-        raise unreadable(f"the TFDS dataset {directory}", error) from error
+        raise reading_error(f"the TFDS dataset {directory}", error) from error

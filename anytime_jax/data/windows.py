@@ -112,7 +112,7 @@ class Windows:
         self._order = functools.lru_cache(None)(open_order)
 
     @classmethod
-    def of(
+    def from_dataset(
         cls,
         info: DatasetInfo,
         split: str,

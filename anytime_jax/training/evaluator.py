@@ -303,7 +303,7 @@ def make_evaluator(
     """
     length = program.model.length
     count = count or config.eval_windows(dataset.splits[split].windows(length), length)
-    windows = Windows.of(dataset, split, length=length, seed=_ORDER, repeat=True)
+    windows = Windows.from_dataset(dataset, split, length=length, seed=_ORDER, repeat=True)
     size = sharding.round_up_rows(mesh, min(batch_size or config.eval_rows(length), count))
     return Evaluator(program, dataset, windows, count, size, mesh)
 

@@ -102,7 +102,7 @@ def cut(tokens: list[int], length: int) -> np.ndarray:
 
 
 def read_windows(info, split):
-    windows = Windows.of(info, split, length=LENGTH, seed=0, shuffle=False)
+    windows = Windows.from_dataset(info, split, length=LENGTH, seed=0, shuffle=False)
     return windows.batch(0, info.splits[split].windows(LENGTH))
 
 
@@ -125,7 +125,7 @@ def test_dataset_for_validation_alone_needs_no_training_text(inputs, tmp_path):
     np.testing.assert_array_equal(read_windows(info, "validation"), cut(tokens, LENGTH))
     assert verify_dataset(info.path).fingerprint == info.fingerprint
     with pytest.raises(InputError, match="train"):
-        Windows.of(info, "train", length=LENGTH, seed=0)
+        Windows.from_dataset(info, "train", length=LENGTH, seed=0)
 
 
 def test_vocabulary_is_not_trained_on_validation_text(inputs, tmp_path):

@@ -29,7 +29,7 @@ def copy(dataset, tmp_path):
 def read_all(path):
     info = load_dataset(path)
     for split, counts in info.splits.items():
-        windows = Windows.of(info, split, length=8, seed=0, shuffle=False)
+        windows = Windows.from_dataset(info, split, length=8, seed=0, shuffle=False)
         windows.batch(0, counts.windows(8))
 
 

@@ -22,7 +22,7 @@ def info(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def windows(info):
-    return Windows.of(info, "train", length=LENGTH, seed=9, repeat=True)
+    return Windows.from_dataset(info, "train", length=LENGTH, seed=9, repeat=True)
 
 
 def test_sizes_may_change_and_the_samples_are_consecutive(windows):
@@ -33,7 +33,7 @@ def test_sizes_may_change_and_the_samples_are_consecutive(windows):
 
 
 def test_error_is_raised_after_the_batches_before_it(info):
-    once = Windows.of(info, "train", length=LENGTH, seed=9)
+    once = Windows.from_dataset(info, "train", length=LENGTH, seed=9)
     batches = read_ahead(once.batch, 0, itertools.repeat(9))
     for _ in range(COUNT // 9):
         next(batches)

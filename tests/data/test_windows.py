@@ -21,7 +21,9 @@ def info(tmp_path_factory):
 
 
 def open_windows(info, split="train", *, seed=0, repeat=False, shuffle=True):
-    return Windows.of(info, split, length=LENGTH, seed=seed, repeat=repeat, shuffle=shuffle)
+    return Windows.from_dataset(
+        info, split, length=LENGTH, seed=seed, repeat=repeat, shuffle=shuffle
+    )
 
 
 def test_each_pass_is_another_permutation(info):
@@ -67,7 +69,7 @@ def test_processes_read_their_rows_of_the_same_batch(info):
 @pytest.mark.parametrize(("length", "count"), [(1, 9056), (100, 90), (4528, 2), (9056, 1)])
 def test_windows_of_any_length_cover_the_same_tokens(info, length, count):
     assert info.splits["train"].windows(length) == count
-    rows = Windows.of(info, "train", length=length, seed=0, shuffle=False).batch(0, count)
+    rows = Windows.from_dataset(info, "train", length=length, seed=0, shuffle=False).batch(0, count)
     np.testing.assert_array_equal(rows, np.arange(length + 1) + length * np.arange(count)[:, None])
 
 
@@ -89,7 +91,7 @@ def test_batch_beyond_the_last_sample_raises_data_exhausted(info):
 def test_bad_settings_are_refused(info, name, value):
     settings = {"split": "train", "length": LENGTH, "seed": 0, name: value}
     with pytest.raises(InputError, match=rf"{name}|{value}" if name != "length" else r"9,057"):
-        Windows.of(info, **settings)
+        Windows.from_dataset(info, **settings)
 
 
 @pytest.mark.parametrize(("n", "size"), [(-1, 4), (0, 0)])

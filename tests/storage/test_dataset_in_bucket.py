@@ -31,7 +31,7 @@ def remote(dataset, bucket):
 
 
 def open_windows(info, length):
-    return Windows.of(info, "train", length=length, seed=1, repeat=True)
+    return Windows.from_dataset(info, "train", length=length, seed=1, repeat=True)
 
 
 def test_prepared_dataset_is_that_of_a_disk(dataset, source, bucket):

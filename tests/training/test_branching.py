@@ -142,7 +142,7 @@ def test_branch_reads_other_data_from_their_start(trunk, dataset, second, tmp_pa
     outcome, _ = leave(tmp_path, trunk, dataset, branch__data=str(second.path))
     assert outcome == Outcome(20, "stop")
     seed = order_seed(small_run.DATA_SEED, second, 0)
-    windows = Windows.of(second, "train", length=small_run.LENGTH, seed=seed)
+    windows = Windows.from_dataset(second, "train", length=small_run.LENGTH, seed=seed)
     batches = [windows.batch(i * small_run.BATCH, small_run.BATCH) for i in range(2)]
     np.testing.assert_array_equal(updates[first:], batches)
     meta = read_meta(tmp_path / "checkpoints" / "20")

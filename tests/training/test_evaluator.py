@@ -19,7 +19,7 @@ CONFIG = small_run.config("unused")
 @pytest.fixture(scope="module")
 def windows(dataset):
     order = {"seed": 0, "repeat": True, "shuffle": False}
-    return Windows.of(dataset, "validation", length=small_run.LENGTH, **order)
+    return Windows.from_dataset(dataset, "validation", length=small_run.LENGTH, **order)
 
 
 @pytest.fixture(scope="module")

@@ -78,7 +78,7 @@ def run(model, dataset, tmp_path_factory):
 def test_pretrained_weights_are_evaluated_before_the_first_update(run, dataset):
     rows = {step: values for step, _, values in records(run)}
     order = {"length": small_run.LENGTH, "seed": 0}
-    tokens = Windows.of(dataset, "validation", **order).batch(0, 10)
+    tokens = Windows.from_dataset(dataset, "validation", **order).batch(0, 10)
     loss = token_losses(MODEL, weights(), tokens).mean()
     assert rows[0] == pytest.approx(dict.fromkeys(EVAL_NAMES, loss), rel=1e-5)
 

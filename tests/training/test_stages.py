@@ -93,7 +93,9 @@ def expected_batches(sources, stop):
             order = config.mixture.stages[config.run_stages.index(stage)].order
             name = names[order[since % len(order)]]
             seed = order_seed(small_run.DATA_SEED, sources[name], int(length == 16))
-            windows = Windows.of(sources[name], "train", length=length, seed=seed, repeat=True)
+            windows = Windows.from_dataset(
+                sources[name], "train", length=length, seed=seed, repeat=True
+            )
             rows.append(windows.batch(counters.get(name, 0), 1)[0])
             counters[name] = counters.get(name, 0) + 1
         yield np.array(rows)
