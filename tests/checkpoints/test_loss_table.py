@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 
 from anytime_jax.checkpoints.loss_table import (
-    evaluations,
+    evaluated_rows,
     gain_limits,
     loss_table,
     set_table,
@@ -17,7 +17,9 @@ from anytime_jax.config.clock import Clock
 
 def test_table_of_the_rows_with_losses_marks_the_best():
     row = Row(2, 20, {"train/loss": 1.0, "eval/last/loss": 2.0, "eval/f6.25/loss": 3.0})
-    evaluated = evaluations([Row(1, 10, {"train/loss": 1.0}), row, Row(3, 30, {"eval_seconds": 1})])
+    evaluated = evaluated_rows(
+        [Row(1, 10, {"train/loss": 1.0}), row, Row(3, 30, {"eval_seconds": 1})]
+    )
     assert evaluated == [(row, {"last": 2.0, "f6.25": 3.0})]
     console = Console(file=io.StringIO(), width=100)
     console.print(loss_table(Clock(1, 10, 20), evaluated))
@@ -31,7 +33,7 @@ def test_limits_of_gains_include_every_gain_but_no_early_loss():
         Row(i, i, {"eval/last/loss": 3.0, "eval/f6.25/loss": 3.0 + a, "eval/f25/loss": 3.0 + b})
         for i, (a, b) in enumerate(gains, 1)
     ]
-    low, high = gain_limits(evaluations(rows))
+    low, high = gain_limits(evaluated_rows(rows))
     assert -0.4 < low < -0.3
     assert 0.05 < high < 0.1
 
@@ -47,8 +49,8 @@ def test_table_of_sets_has_the_last_losses_of_each():
     ]  # fmt: skip
     assert validation_sets(rows) == ["a", "b.c", "a@16"]
     # What reads the mean does not see the sets.
-    assert evaluations(rows)[-1] == (rows[-1], {"last": 2.0, "f25": 1.9})
-    assert evaluations(rows, "a")[-1] == (rows[-1], {"last": 3.0, "f25": 2.75})
+    assert evaluated_rows(rows)[-1] == (rows[-1], {"last": 2.0, "f25": 1.9})
+    assert evaluated_rows(rows, "a")[-1] == (rows[-1], {"last": 3.0, "f25": 2.75})
     console = Console(file=io.StringIO(), width=80)
     console.print(set_table(rows))
     lines = [line.split() for line in console.file.getvalue().splitlines()]

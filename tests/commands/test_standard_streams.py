@@ -35,7 +35,7 @@ def test_characters_that_an_encoding_lacks_are_replaced(process_state, tmp_path,
 # A command of a few imports, whose work is its first argument.
 PROGRAM = """
 import sys
-from anytime_jax.commands import argument_parser, standard_streams
+from anytime_jax.commands import exit_status, standard_streams
 from anytime_jax.errors import InputError
 
 def fail(error):

@@ -124,8 +124,12 @@ def test_grown_batch_counts_samples():
     times = [x // 32 for x in samples]
     assert [GROWN.time(step) for step in range(6001)] == times
     assert GROWN.times(6000).tolist() == times[1:]
-    assert [x.step for x in GROWN.stages[:3]] == [0, 960, 1920]
-    assert samples[GROWN.stages[3].step] * 128 >= 40e6 > samples[GROWN.stages[3].step - 1] * 128
+    assert [x.step for x in GROWN.batch_stages[:3]] == [0, 960, 1920]
+    assert (
+        samples[GROWN.batch_stages[3].step] * 128
+        >= 40e6
+        > samples[GROWN.batch_stages[3].step - 1] * 128
+    )
     for time in range(times[-1]):
         assert GROWN.steps_within(time) == bisect.bisect_right(times, time) - 1
     one = 480 * 32  # samples of 1x
