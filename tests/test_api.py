@@ -21,7 +21,8 @@ from anytime_jax.training.loop import Outcome
 def test_training_equals_that_of_the_command(whole, dataset, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(api.jax_settings, "configure", lambda: None)  # of the whole process
     file = small_run.write_config(tmp_path / "mine.py", tmp_path / "run", dataset.path, stop="1x")
-    monkeypatch.setattr(sharding, "make_mesh", lambda config: small_run.mesh())
+    mesh = small_run.mesh()
+    monkeypatch.setattr(sharding, "make_mesh", lambda config: mesh)
     monkeypatch.setattr(plan_lib, "make_program", recording)  # compiled once
     assert api.train(api.load_config(str(file))) == Outcome(10, "stop")
     assert "from     0 steps" in capsys.readouterr().out

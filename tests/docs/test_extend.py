@@ -51,7 +51,8 @@ def folder(tmp_path, data, monkeypatch):
     own_text = (shipped / "own_text.py").read_text("utf-8")
     (configs / "own_text.py").write_text(own_text.replace("160 *", "8 *"), "utf-8")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sharding, "make_mesh", lambda _: small_run.mesh())
+    mesh = small_run.mesh()
+    monkeypatch.setattr(sharding, "make_mesh", lambda config: mesh)
     monkeypatch.setattr(plan_lib, "make_program", small_run.program)  # compiled once
     return tmp_path
 
