@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
 def _measure(options: argparse.Namespace) -> record.Result:
     shape = {"width": options.width, "mlp_width": 4 * options.width, "layers": options.layers}
     config = harness.load_config("small", model={**shape, "layer_loop": "scan"})
-    program = step.make_program(config, sharding.make_mesh(config.mesh), None)
+    program = step.make_program(config, sharding.make_mesh(config.mesh))
     state = jax.block_until_ready(_add_noise(program.init()))
     seconds: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory(dir=options.scratch) as scratch:

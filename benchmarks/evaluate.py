@@ -35,7 +35,7 @@ def _measure(options: argparse.Namespace) -> record.Result:
     info = load_dataset(options.data)
     config = harness.load_config(options.model, model=harness.dataset_settings(info))
     mesh, length = sharding.make_mesh(config.mesh), config.model.length
-    program = step.make_program(config, mesh, None)
+    program = step.make_program(config, mesh)
     windows = Windows.from_dataset(
         info, "validation", length=length, seed=0, repeat=True, shuffle=False
     )

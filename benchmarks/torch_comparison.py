@@ -58,7 +58,7 @@ class Trainer:
 
     def __init__(self, config: Config) -> None:
         self._config, mesh = config, sharding.make_mesh(config.mesh)
-        program = step.make_program(config, mesh, None)
+        program = step.make_program(config, mesh)
         tokens = harness.random_tokens(config, _BATCHES)
         self._batches = [sharding.put_batch(mesh, batch, config.batch_size) for batch in tokens]
         self._step, self._state, self._updates = program.train_step, program.init(), 0

@@ -107,8 +107,7 @@ class Evaluator:
         for start in range(0, count, size):
             weights = (np.arange(start, start + size) < count).astype(np.float32)[rows]
             read = self.windows.batch(start, size, rows)
-            if self.program.rules:
-                self.program.rules.check(read, f"the evaluation of {self.dataset.path}")
+            self.program.rules.check(read, f"the evaluation of {self.dataset.path}")
             batch = read, weights
             tokens_BxT, weights_B = (sharding.put_batch(self.mesh, x, size) for x in batch)
             yield tokens_BxT, weights_B

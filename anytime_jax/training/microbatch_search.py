@@ -12,6 +12,7 @@ from anytime_jax.distributed import processes
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes
 from anytime_jax.training import preflight, step
+from anytime_jax.training.objective import DocumentRules
 from anytime_jax.training.state_memory import ADVICE, is_out_of_memory, measure_state
 
 _ON_CPU = 8
@@ -41,7 +42,7 @@ def possible_numbers(config: Config, mesh: Mesh) -> list[int]:
 def find(
     config: Config,
     mesh: Mesh,
-    rules: step.DocumentRules | None,
+    rules: DocumentRules,
     numbers: Sequence[int],
     memory: int | None,
     say: Callable[[str], None],
@@ -91,7 +92,7 @@ def find(
 def measure_programs(
     config: Config,
     mesh: Mesh,
-    rules: step.DocumentRules | None,
+    rules: DocumentRules,
     microbatches: int,
     compile: Compile,
 ) -> int | None:
@@ -104,8 +105,8 @@ def measure_programs(
         program = step.make_program(config, mesh, rules, model=model, microbatches=microbatches)
         state = sum(measure_state(program.abstract_state).sizes.values())
         for lowered, around in (
-            (step.lower_update(program, config, mesh), 0),
-            (step.lower_evaluation(program, config, mesh), state),  # of an average, beside it
+            (program.lower_update(), 0),
+            (program.lower_evaluation(), state),  # of an average, beside it
         ):
             try:
                 compiled = compile(lowered)

@@ -34,9 +34,10 @@ from anytime_jax.errors import RunError
 from anytime_jax.training import branching, microbatch_search, preflight, pretrained, run_data
 from anytime_jax.training.branching import Trunk
 from anytime_jax.training.evaluator import RunEvaluators
+from anytime_jax.training.objective import DocumentRules, document_rules
 from anytime_jax.training.pretrained import Pretrained
 from anytime_jax.training.profiler import StepRange, check_steps
-from anytime_jax.training.step import Program, document_rules, make_program
+from anytime_jax.training.step import Program, make_program
 from anytime_jax.training.trackers import check_wandb
 
 
@@ -206,7 +207,7 @@ def make_plan(
         programs = _make_programs(config, mesh, rules, numbers[-1])
         last = config.stop_rule.after(step, config.clock)
         if last is None or step < last:
-            preflight.check_capacity(config, run_dir, mesh, programs[config.model], numbers[-1])
+            preflight.check_capacity(programs[config.model], run_dir)
         if not is_prepared:  # what the data tell is compared below
             known = config.select(lambda facts: facts.identity)
             owner = {} if run_file is None else run_file["identity"]
@@ -254,14 +255,14 @@ def make_plan(
 
 
 def _make_programs(
-    config: Config, mesh: Mesh, rules: Any, microbatches: int
+    config: Config, mesh: Mesh, rules: DocumentRules, microbatches: int
 ) -> dict[ModelConfig, Program]:
     """Returns the functions of a run by the model of a stage, checked if classes are a user's."""
     programs = {}
     with explain_errors(config.packages()):
         for model in dict.fromkeys(stage.model for stage in config.run_stages):
             program = make_program(config, mesh, rules, model=model, microbatches=microbatches)
-            preflight.check_update(config, mesh, program)
+            preflight.check_update(program)
             programs[model] = program
     return programs
 

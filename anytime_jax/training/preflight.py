@@ -1,5 +1,6 @@
 """Checks of a run that need neither its data nor a compilation, each made once by a start."""
 
+import inspect
 import itertools
 import json
 import math
@@ -29,7 +30,7 @@ from anytime_jax.storage.files import free_bytes, is_directory
 from anytime_jax.storage.paths import absolute_path, storage_path
 from anytime_jax.training import due_steps
 from anytime_jax.training.state_memory import measure_state, state_bytes
-from anytime_jax.training.step import Program, trace_update
+from anytime_jax.training.step import Program
 from anytime_jax.training.trackers import TENSORBOARD
 
 _PACKED_CAPABILITY = 9.0  # of GPUs whose cuDNN attention takes packed documents
@@ -143,15 +144,15 @@ def _check_attention(config: Config, model: ModelConfig, mesh: Mesh) -> None:
         )
 
 
-def check_update(config: Config, mesh: Mesh, program: Program) -> None:
+def check_update(program: Program) -> None:
     """Traces the update of a run with classes from other packages, whose errors show here.
 
     Raises an InputError if the update changes the form of the state, if a checkpoint cannot store
     the state, or if read-outs cannot be told from other weights.
     """
-    if not config.packages():
+    if not program.config.packages():
         return
-    states = program.abstract_state, trace_update(program, config, mesh).out_info[0]
+    states = program.abstract_state, program.trace_update().out_info[0]
     before, after = (
         {name: f"{x.dtype}{list(x.shape)}" for name, x in flatten_by_name(state).items()}
         for state in states
@@ -185,7 +186,7 @@ def _check_readouts(program: Program) -> None:
                 "config.optimizer",
             )
     # Within another program, `init` may not be compiled with options of its own.
-    init = program.init.__wrapped__
+    init = inspect.unwrap(program.init)
     first = jax.jit(lambda: optimizers.readouts(init().opt_state))()
     for name, terms in jax.device_get(first).items():
         total = sum(map(float, terms.values()))
@@ -197,22 +198,21 @@ def _check_readouts(program: Program) -> None:
             )
 
 
-def check_capacity(
-    config: Config, run_dir: Path, mesh: Mesh, program: Program, microbatches: int
-) -> None:
+def check_capacity(program: Program, run_dir: Path) -> None:
     """Raises an InputError if state and gradient exceed memory, or a checkpoint the free disk.
 
     Activations are not counted: the compiler knows their memory, of which `Run.update` warns.
     """
-    available = sharding.device_memory(mesh)
-    memory = measure_state(program.abstract_state, config.accumulation, microbatches)
+    config, state = program.config, program.abstract_state
+    available = sharding.device_memory(program.mesh)
+    memory = measure_state(state, config.accumulation, program.microbatches)
     if available is not None and memory.least > available:
         raise InputError(
             f"config.model: {memory.describe(available)}, and activations come on top: choose a "
             "larger mesh.fsdp, fewer averages or a smaller model"
         )
     free = free_bytes(run_dir)
-    needed = checkpoint_bytes(state_bytes(program.abstract_state))
+    needed = checkpoint_bytes(state_bytes(state))
     if needed > free:
         raise InputError(
             f"config.run_dir = {config.directory!r}: a checkpoint takes {format_bytes(needed)} and "

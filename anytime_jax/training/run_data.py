@@ -20,7 +20,7 @@ from anytime_jax.distributed import processes, sharding
 from anytime_jax.errors import InputError, InUseError, format_value, naming
 from anytime_jax.formatting import format_count, format_duration
 from anytime_jax.storage.paths import storage_path
-from anytime_jax.training.step import DocumentRules
+from anytime_jax.training.objective import DocumentRules
 
 _BUILTIN_PREFIX = "builtin"  # of the directories in which the built-in corpus is made
 _POLL_SECONDS = 1.0  # between looks at a corpus that another process prepares
@@ -30,7 +30,7 @@ def iterate_batches(
     config: Config,
     mesh: Mesh,
     datasets: Mapping[str, DatasetInfo],
-    rules: DocumentRules | None,
+    rules: DocumentRules,
     step: int,
 ) -> Generator[jax.Array]:
     """Iterates over the batches of a run from a step on, each on the devices."""
@@ -38,8 +38,7 @@ def iterate_batches(
 
     def read(first: int, size: int) -> jax.Array:
         rows = windows.batch(first, size, sharding.local_rows(mesh, size))
-        if rules:
-            rules.check(rows, f"the batch at sample {first:,}")
+        rules.check(rows, f"the batch at sample {first:,}")
         return sharding.put_batch(mesh, rows, size)
 
     sizes = itertools.chain.from_iterable(  # the batch size may grow

@@ -18,7 +18,8 @@ from anytime_jax.training.evaluator import (
     evaluated_sets,
     make_evaluator,
 )
-from anytime_jax.training.step import document_rules, make_program
+from anytime_jax.training.objective import document_rules
+from anytime_jax.training.step import make_program
 from anytime_jax.weights.saved_run import SavedRun, recorded_note
 
 

@@ -183,7 +183,7 @@ def open_scorer(run: SavedRun, batch_size: int | None, say: Callable[[str], obje
     config, mesh = run.config, sharding.make_mesh_or_replicate(run.config.mesh, say)
     size = sharding.round_up_rows(mesh, batch_size or config.eval.batch_size)
     # A row is one text, whatever is in it.
-    program = make_program(config, mesh, rules=None, model=run.model)
+    program = make_program(config, mesh, model=run.model)
     return TextScorer(run.model, program, mesh, size)
 
 

@@ -26,6 +26,7 @@ from anytime_jax.distributed.device_specs import device_spec
 from anytime_jax.distributed.jax_settings import configure
 from anytime_jax.models.flops import flops_per_token
 from anytime_jax.training import step
+from anytime_jax.training.objective import document_rules
 from anytime_lab.compilation import hlo
 from anytime_lab.compilation.roofline import analyze
 from benchmarks import harness, peak_rates, record
@@ -68,9 +69,9 @@ class Update:
 
 def make_update(config: Config, mesh: Mesh) -> Update:
     """Returns the compiled update of a run, with its state and a batch on the devices."""
-    program = step.make_program(config, mesh, step.document_rules(config.data, _ANY_TOKEN))
+    program = step.make_program(config, mesh, document_rules(config.data, _ANY_TOKEN))
     batch = sharding.put_batch(mesh, harness.random_tokens(config)[0], config.batch_size)
-    compiled: Any = step.lower_update(program, config, mesh).compile()
+    compiled: Any = program.lower_update().compile()
     state, rates = program.init(), step.rates_at(config, 0)
 
     def function() -> jax.Array:

@@ -17,7 +17,7 @@ from anytime_jax.config.model import Qwen
 from anytime_jax.config.schema import MeshConfig
 from anytime_jax.distributed import sharding
 from anytime_jax.models import decoder
-from anytime_jax.training import step
+from anytime_jax.training.objective import Objective
 
 CONFIG = dataclasses.replace(
     OLMO, layers=2, width=16, mlp_width=32, length=6, vocab_size=20, embedding_rows=24
@@ -56,13 +56,13 @@ def loss_and_gradients(config, mesh, several_microbatches=True):
     shapes = decoder.param_shapes(config)
     shardings = sharding.parameter_shardings(shapes, decoder.PARAMETER_AXES, mesh)
     rows = sharding.batch_sharding(mesh)
-    constrain = sharding.ShardingConstraint(mesh)
+    objective = Objective(config, sharding.ShardingConstraint(mesh))
     init = functools.partial(decoder.init_params, config, jax.random.key(3))
     params = jax.jit(init, out_shardings=shardings)()
 
     microbatches = BATCH // sharding.batch_shards(mesh) if several_microbatches else 1
     compute = jax.jit(
-        lambda params, rows: step.loss_and_gradient(config, constrain, params, rows, microbatches),
+        lambda params, rows: objective.loss_and_gradient(params, rows, microbatches),
         in_shardings=(shardings, rows),
         out_shardings=(sharding.replicated(mesh), shardings),
     )

@@ -83,6 +83,6 @@ def test_settings_reach_the_compiler_of_an_update(monkeypatch):
     config.model.update(layers=1, width=16, heads=2, mlp_width=32, length=8)
     config = schema.build(config.to_dict())
     mesh = sharding.make_mesh(config.mesh, jax.devices()[:1])
-    lowered = step.lower_update(step.make_program(config, mesh, None), config, mesh)
+    lowered = step.make_program(config, mesh).lower_update()
     with pytest.raises(jax.errors.JaxRuntimeError, match="no_such_option"):
         lowered.compile()

@@ -17,12 +17,12 @@ from small_run import same_bits
 
 from anytime_jax.config.model import MODELS, Llama, Olmo2, Qwen
 from anytime_jax.config.schema import MeshConfig
-from anytime_jax.distributed.sharding import UNCONSTRAINED, make_mesh, parameter_shardings
+from anytime_jax.distributed.sharding import make_mesh, parameter_shardings
 from anytime_jax.errors import InputError
 from anytime_jax.formats import model_format, model_reader, model_writer
 from anytime_jax.formats.model_reader import WEIGHTS
 from anytime_jax.models import decoder, sampling
-from anytime_jax.training.step import batch_mean_loss
+from anytime_jax.training.objective import Objective
 
 FAMILIES = ("llama", "smollm2", "mistral", "qwen2", "qwen3", "olmo2")
 KINDS = {"llama": Llama, "qwen": Qwen, "olmo2": Olmo2}
@@ -101,10 +101,8 @@ def test_logits_are_those_of_transformers(family, attention, model):
 def test_gradients_are_those_of_transformers(family, model):
     config, params = model(family)
     tokens = jnp.asarray(oracle(family)["tokens"])
-    value_and_grad = jax.jit(
-        jax.value_and_grad(functools.partial(batch_mean_loss, config, UNCONSTRAINED))
-    )
-    loss, gradient = value_and_grad(params, tokens)
+    loss_and_gradient = jax.jit(Objective(config).loss_and_gradient)
+    loss, gradient = loss_and_gradient(params, tokens)
     assert float(loss) == pytest.approx(float(oracle(family)["loss"]), abs=1e-5)
     layers = model_format.split_layers(jax.device_get(gradient))
     theirs = dict(model_format.layers_to_tensors(table(config), layers))

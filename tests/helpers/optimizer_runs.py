@@ -48,7 +48,7 @@ def check_state_of_any_decay(optimizer, kind):
     for decay in (0.0, 0.1, "g2"):
         changes = optimizer(kind, weight_decay=decay, decay_mask="matrices")
         config = small_run.config("run", schedule=CONSTANT, **changes)
-        state = step.make_program(config, small_run.mesh(), None).abstract_state.opt_state
+        state = step.make_program(config, small_run.mesh()).abstract_state.opt_state
         found.add(tuple(flatten_by_name(state)))
     assert len(found) == 1
 

@@ -1,5 +1,6 @@
 """Small run: text, dataset, configuration, and programs compiled once."""
 
+import dataclasses
 import fcntl
 import functools
 import operator
@@ -23,6 +24,7 @@ from anytime_jax.corpus.sources import FileSource
 from anytime_jax.data.dataset_info import DatasetInfo
 from anytime_jax.distributed import sharding
 from anytime_jax.training import step
+from anytime_jax.training.objective import JOINED, DocumentRules
 from configs import base
 
 LENGTH = 8
@@ -79,7 +81,7 @@ _programs: dict[Any, step.Program] = {}
 def program(
     config: Config,
     mesh: jax.sharding.Mesh,
-    rules: step.DocumentRules | None = None,
+    rules: DocumentRules = JOINED,
     *,
     model: ModelConfig | None = None,
     microbatches: int | None = None,
@@ -96,7 +98,7 @@ def program(
         _programs[key] = step.make_program(
             config, mesh, rules, model=model, microbatches=microbatches
         )
-    return _programs[key]
+    return dataclasses.replace(_programs[key], config=config)
 
 
 def made_once(

@@ -23,7 +23,7 @@ from anytime_jax.models.attention import (
 )
 from anytime_jax.models.loss import token_losses
 from anytime_jax.models.mixed_einsum import Precision, mixed_einsum
-from anytime_jax.training.step import batch_mean_loss
+from anytime_jax.training.objective import Objective
 
 
 def loss_logits_gradients(config, params, tokens):
@@ -191,7 +191,8 @@ def test_only_products_compute_in_16_bits(monkeypatch):
     config = dataclasses.replace(OLMO2, dtype="bfloat16", attention="cudnn")
     params = decoder.param_shapes(config)
     rows = jax.ShapeDtypeStruct((2, config.length + 1), jnp.int32)
-    gradient = jax.grad(functools.partial(batch_mean_loss, config, ShardingConstraint()))
+    objective = Objective(config, ShardingConstraint())
+    gradient = jax.grad(lambda params, rows: objective.loss_and_sums(params, None, rows)[0])
     in_16_bits = {
         equation.primitive.name
         for equation in all_equations(jax.make_jaxpr(gradient)(params, rows).jaxpr)

@@ -18,7 +18,7 @@ from anytime_jax.distributed.sharding import UNCONSTRAINED, ShardingConstraint, 
 from anytime_jax.errors import InputError
 from anytime_jax.models import attention, decoder
 from anytime_jax.models.attention import Documents, find_documents
-from anytime_jax.training import step
+from anytime_jax.training.objective import DocumentRules, Objective
 
 END, LENGTH = 1, 256
 # Where documents end: within a block of 128, at its end, twice in a row, at the end of a window.
@@ -113,10 +113,10 @@ def test_documents_are_as_they_are_alone():
 @functools.cache
 def loss_and_gradients(path):
     tokens_BxT = np.concatenate([make_tokens(), make_tokens()[:, :1]], axis=1)
-    rules = step.DocumentRules(END, masks=True, most=64, counts_boundaries=True)
+    rules = DocumentRules(END, masks=True, most=64, counts_boundaries=True)
     config, params = random_model(path, heads=4, kv_heads=2)
-    loss = functools.partial(step.batch_mean_loss, config, ShardingConstraint(), rules=rules)
-    return jax.jit(jax.value_and_grad(lambda p: loss(p, tokens_BxT)))(params)
+    objective = Objective(config, ShardingConstraint(), rules)
+    return jax.jit(objective.loss_and_gradient)(params, tokens_BxT)
 
 
 @pytest.mark.parametrize("path", PATHS[1:])
@@ -130,13 +130,13 @@ def test_gradients_are_those_of_the_plain_path(path):
 def test_devices_give_the_loss_and_gradients_of_one(path):
     """Rows, heads and the mean over the tokens that count are split over a mesh."""
     config, params = random_model(path, heads=4, kv_heads=2)
-    rules = step.DocumentRules(END, masks=True, most=64, counts_boundaries=False)
+    rules = DocumentRules(END, masks=True, most=64, counts_boundaries=False)
     tokens_BxT = np.concatenate([make_tokens(), make_tokens()[:1]])
     tokens_BxT = np.concatenate([tokens_BxT, tokens_BxT[:, :1]], axis=1)
     found = []
     for mesh in (None, make_mesh(MeshConfig(2, 1, 2), jax.devices()[:4])):
-        compute = functools.partial(step.loss_and_gradient, config, ShardingConstraint(mesh))
-        compute = jax.jit(functools.partial(compute, microbatches=2, rules=rules))
+        objective = Objective(config, ShardingConstraint(mesh), rules)
+        compute = jax.jit(functools.partial(objective.loss_and_gradient, microbatches=2))
         found.append(jax.device_get(compute(params, tokens_BxT)))
     for a, b in zip(*map(jax.tree.leaves, found), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5 * np.abs(a).max())
@@ -197,11 +197,11 @@ def test_kernels_of_cudnn_take_offsets_and_lengths(hopper):
 def test_each_device_packs_its_own_rows_for_cudnn(hopper):
     """The batch has 8 rows in 2 microbatches; JAX cannot map its kernel over parts of it."""
     config, params = random_model("cudnn", heads=4, kv_heads=2, head_size=8, dtype="bfloat16")
-    rules = step.DocumentRules(END, masks=True, most=8, counts_boundaries=True)
+    rules = DocumentRules(END, masks=True, most=8, counts_boundaries=True)
     constrain = ShardingConstraint(make_mesh(MeshConfig(2, 2, 2)))
     tokens_BxT = jnp.ones((8, LENGTH + 1), jnp.int32)
     jaxpr = jax.make_jaxpr(
-        lambda p: step.loss_and_gradient(config, constrain, p, tokens_BxT, 2, "float32", rules)
+        lambda p: Objective(config, constrain, rules).loss_and_gradient(p, tokens_BxT, 2)
     )(params)
     found = [
         [x.aval.shape for x in equation.invars]
@@ -255,10 +255,10 @@ def test_losses_of_ends_of_text_may_not_count():
         return jnp.sum(losses * counts) / counts.sum()
 
     expected = jax.jit(jax.value_and_grad(mean))(params)
-    rules = step.DocumentRules(END, masks=True, most=64, counts_boundaries=False)
+    rules = DocumentRules(END, masks=True, most=64, counts_boundaries=False)
     found = jax.jit(
-        lambda p: step.loss_and_gradient(
-            config, ShardingConstraint(), p, jnp.asarray(tokens_BxT), 3, "float32", rules
+        lambda p: Objective(config, ShardingConstraint(), rules).loss_and_gradient(
+            p, jnp.asarray(tokens_BxT), 3
         )
     )(params)
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-5)

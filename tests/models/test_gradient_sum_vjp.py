@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import small_run
 
-from anytime_jax.distributed import sharding
 from anytime_jax.models import decoder, gradient_sum_vjp
-from anytime_jax.training import step
+from anytime_jax.training.objective import Objective
 
 LAYERS = 3
 
@@ -64,9 +63,9 @@ def test_no_gradient_of_all_layers_is_added(layer_loop, remat):
     params = decoder.param_shapes(config)
     tokens = np.zeros((4, small_run.LENGTH + 1), np.int32)
     text = str(
-        jax.make_jaxpr(
-            lambda params: step.loss_and_gradient(config, sharding.UNCONSTRAINED, params, tokens, 2)
-        )(params)
+        jax.make_jaxpr(lambda params: Objective(config).loss_and_gradient(params, tokens, 2))(
+            params
+        )
     )
     stacked = [f"f32[{','.join(map(str, x.shape))}]" for x in jax.tree.leaves(params["blocks"])]
     added = [x for x in stacked if f":{x} = add" in text or f":{x} = add_any" in text]

@@ -22,6 +22,7 @@ from anytime_jax.storage.json_files import json_digest
 from anytime_jax.training import plan as plan_lib
 from anytime_jax.training import step as step_lib
 from anytime_jax.training.loop import Outcome
+from anytime_jax.training.objective import Objective
 
 BAD_TOKEN = 299  # which fills a batch whose loss is not a number
 _compiled = []
@@ -39,16 +40,16 @@ def change_updates(monkeypatch, change):
 
 def spoil_updates(monkeypatch, updates):
     """Makes the loss of some updates, and so their gradient, not a number."""
-    loss_and_sums = step_lib.loss_and_gradient_sums
+    loss_and_sums = Objective.loss_and_sums
 
-    def spoiled(config, constrain, params, sums, tokens, *rules):
+    def spoiled(objective, params, sums, tokens, scale):
         is_bad = (tokens[:, :1] == BAD_TOKEN).all()
-        loss, sums = loss_and_sums(config, constrain, params, sums, tokens, *rules)
+        loss, sums = loss_and_sums(objective, params, sums, tokens, scale)
         return loss * jnp.where(is_bad, jnp.nan, 1.0), sums
 
     def change(config, _):
         if not _compiled:  # once for all tests
-            _compiled.append(step_lib.make_program(config, small_run.mesh(), None).train_step)
+            _compiled.append(step_lib.make_program(config, small_run.mesh()).train_step)
 
         def train_step(state, tokens, rate):
             if int(state.step) + 1 in updates:
@@ -58,7 +59,7 @@ def spoil_updates(monkeypatch, updates):
         return train_step
 
     change_updates(monkeypatch, change)
-    monkeypatch.setattr(step_lib, "loss_and_gradient_sums", spoiled)
+    monkeypatch.setattr(Objective, "loss_and_sums", spoiled)
 
 
 def assert_finite(run, step):

@@ -11,6 +11,7 @@ from anytime_jax.checkpoints import run_json
 from anytime_jax.errors import InputError
 from anytime_jax.training import microbatch_search, plan, step
 from anytime_jax.training.active_run import open_run
+from anytime_jax.training.objective import JOINED
 from anytime_jax.training.state_memory import measure_state
 
 MEMORY = 10**6
@@ -31,7 +32,8 @@ def compile_fixture(monkeypatch):
 
     monkeypatch.setattr(step, "make_program", make)
     for name in ("update", "evaluation"):
-        monkeypatch.setattr(step, f"lower_{name}", lambda *unused, name=name: (name, *number))
+        method = f"lower_{name}"
+        monkeypatch.setattr(step.Program, method, lambda program, name=name: (name, *number))
 
     def compile(lowered):
         name, number = lowered
@@ -52,7 +54,7 @@ def never(lowered):
 def find(config, compile=never, devices=1):
     mesh, memory = small_run.mesh(devices), None if compile is never else MEMORY
     numbers = microbatch_search.possible_numbers(config, mesh)
-    return microbatch_search.find(config, mesh, None, numbers, memory, lambda text: None, compile)
+    return microbatch_search.find(config, mesh, JOINED, numbers, memory, lambda text: None, compile)
 
 
 @pytest.fixture(name="auto")
@@ -66,9 +68,9 @@ def test_fewest_that_fit_are_found(auto, compile):
 
 def test_programs_of_a_run_are_measured():
     config, mesh = small_run.config("run"), small_run.mesh()
-    program = step.make_program(config, mesh, None)
+    program = step.make_program(config, mesh)
     state = sum(measure_state(program.abstract_state).sizes.values())
-    size = microbatch_search.measure_programs(config, mesh, None, 1, lambda x: x.compile())
+    size = microbatch_search.measure_programs(config, mesh, JOINED, 1, lambda x: x.compile())
     assert size > state
 
 

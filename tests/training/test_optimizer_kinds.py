@@ -68,10 +68,9 @@ def test_one_program_serves_trunk_branch_and_every_peak(kind):
     decay = {**DECAY, "branch__from_run": "trunk"}
     higher = {"schedule": {**CONSTANT, "peak": 3e-2}}
     configs = [small_run.config("run", **changes_of(kind, **x)) for x in ({}, decay, higher)]
-    programs = [step.make_program(config, small_run.mesh(), None) for config in configs]
+    programs = [step.make_program(config, small_run.mesh()) for config in configs]
     texts = {
-        step.lower_update(program, config, small_run.mesh()).as_text()
-        for program, config in zip(programs, configs, strict=True)
+        program.lower_update().as_text() for program, config in zip(programs, configs, strict=True)
     }
     assert len(texts) == 1
 
@@ -186,7 +185,7 @@ def test_block_of_ones_own_has_matrices_of_its_own():
     config = dataclasses.replace(config, model=Narrow(**dataclasses.asdict(config.model)))
     assert set(decoder.matrix_axes(config.model)) == {"qkv", "attn_out", "up", "mlp_out"}
     mesh = small_run.mesh(8, data=2, fsdp=2, tensor=2)
-    state = step.make_program(config, mesh, None).abstract_state
+    state = step.make_program(config, mesh).abstract_state
     up = state.params["blocks"]["up"]
     assert up.sharding.spec[-2:] == ("fsdp", "tensor")
     moments = [

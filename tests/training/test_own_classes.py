@@ -51,7 +51,7 @@ def check(**groups):
     """Makes the checks of a start that a run with classes of one's own has to pass."""
     config, mesh = dataclasses.replace(small_run.config("run"), **groups), small_run.mesh()
     with explain_errors(config.packages()):
-        preflight.check_update(config, mesh, step.make_program(config, mesh, None))
+        preflight.check_update(step.make_program(config, mesh))
 
 
 def keep(updates, state, params=None):

@@ -9,7 +9,6 @@ import small_run
 from training_runs import after, bits, start
 
 from anytime_jax.errors import InputError
-from anytime_jax.training import step
 from anytime_jax.training.loop import Outcome
 from anytime_jax.training.profiler import StepRange
 
@@ -64,6 +63,6 @@ def test_failure_of_the_profiler_does_not_end_the_run(dataset, tmp_path, monkeyp
 def test_operations_are_named_by_the_parts_of_the_update():
     config = small_run.config("run")
     program = small_run.program(config, small_run.mesh())
-    text = step.lower_update(program, config, small_run.mesh()).as_text(debug_info=True)
+    text = program.lower_update().as_text(debug_info=True)
     for scope in ("blocks.attend/", "blocks.mlp/", "loss)/", "/optimizer/", "/averages/"):
         assert scope in text, scope

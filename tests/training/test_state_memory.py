@@ -5,7 +5,7 @@ import small_run
 
 from anytime_jax.distributed import sharding
 from anytime_jax.training.state_memory import measure_state
-from anytime_jax.training.step import lower_update, make_program
+from anytime_jax.training.step import make_program
 
 SCALARS = 9  # int32 and float32 of the optimizer: its counts, the guard's statistics
 
@@ -20,8 +20,8 @@ SCALARS = 9  # int32 and float32 of the optimizer: its counts, the guard's stati
 def test_state_bytes_equal_compiler_arguments(devices, axes):
     """The arguments of an update are the state, the tokens and the rate; the state is in place."""
     config, mesh = small_run.config("run"), small_run.mesh(devices, **axes)
-    program = make_program(config, mesh, None)
-    analysis = lower_update(program, config, mesh).compile().memory_analysis()
+    program = make_program(config, mesh)
+    analysis = program.lower_update().compile().memory_analysis()
     state = sum(measure_state(program.abstract_state).sizes.values()) + 4  # the step
     tokens = 4 * config.batch_size * (config.model.length + 1) // sharding.batch_shards(mesh)
     assert analysis.argument_size_in_bytes == state + tokens + 4
@@ -30,7 +30,7 @@ def test_state_bytes_equal_compiler_arguments(devices, axes):
 
 def test_measure_state():
     def measure(**changes):
-        program = make_program(small_run.config("run", **changes), small_run.mesh(), None)
+        program = make_program(small_run.config("run", **changes), small_run.mesh())
         return measure_state(program.abstract_state)
 
     state = measure()
@@ -44,7 +44,7 @@ def test_measure_state():
 def test_gradients_are_not_split_over_data():
     def measure(data):
         mesh = small_run.mesh(data * 2, data=data, fsdp=2)
-        program = make_program(small_run.config("run"), mesh, None)
+        program = make_program(small_run.config("run"), mesh)
         return measure_state(program.abstract_state)
 
     one, four = measure(1), measure(4)
@@ -57,7 +57,7 @@ def test_gradients_are_not_split_over_data():
     [(2, "float32", 1000), (2, "bfloat16", 500), (1, "bfloat16", 1000)],
 )
 def test_gradients_have_the_type_in_which_microbatches_sum_them(microbatches, accumulation, size):
-    state = make_program(small_run.config("run"), small_run.mesh(), None).abstract_state
+    state = make_program(small_run.config("run"), small_run.mesh()).abstract_state
     whole, found = measure_state(state), measure_state(state, accumulation, microbatches)
     assert found.gradients * 1000 == whole.gradients * size
     assert found.least == sum(whole.sizes.values()) + found.gradients

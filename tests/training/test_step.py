@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import small_run
 
-from anytime_jax.distributed import sharding
 from anytime_jax.models import decoder
 from anytime_jax.training import step
+from anytime_jax.training.objective import Objective
 
 TOKENS = np.random.RandomState(0).randint(
     0, small_run.VOCABULARY, (5, small_run.BATCH, small_run.LENGTH + 1), np.int32
 )
 CONFIG = small_run.config("unused")
-loss_and_gradient = jax.jit(step.loss_and_gradient, static_argnums=(0, 1, 4, 5))
+loss_and_gradient = jax.jit(Objective(CONFIG.model).loss_and_gradient, static_argnums=(2, 3))
 
 
 def norm(leaves):
@@ -52,7 +52,7 @@ def test_metrics_match_numpy_and_plain_grad():
 
 def test_gradient_of_a_whole_batch_is_not_rounded():
     params = small_run.program(CONFIG, small_run.mesh()).init().params
-    arguments = CONFIG.model, sharding.UNCONSTRAINED, params, jnp.asarray(TOKENS[0]), 1
+    arguments = params, jnp.asarray(TOKENS[0]), 1
     _, expected = loss_and_gradient(*arguments)
     _, grads = loss_and_gradient(*arguments, "bfloat16")
     jax.tree.map(np.testing.assert_array_equal, grads, expected)
@@ -60,13 +60,12 @@ def test_gradient_of_a_whole_batch_is_not_rounded():
 
 def test_gradients_of_microbatches_are_summed_in_the_named_type():
     """The rounded sums by hand, of gradients that are not rounded."""
-    config, params = CONFIG.model, small_run.program(CONFIG, small_run.mesh()).init().params
+    params = small_run.program(CONFIG, small_run.mesh()).init().params
     rows = TOKENS[0]
     gradient = jax.jit(jax.grad(plain_loss))
     parts = [gradient(params, rows[i::4]) for i in range(4)]
     for dtype in ("float32", "bfloat16"):
-        arguments = config, sharding.UNCONSTRAINED, params, jnp.asarray(rows), 4, dtype
-        _, grads = loss_and_gradient(*arguments)
+        _, grads = loss_and_gradient(params, jnp.asarray(rows), 4, dtype)
         for name, leaf in small_run.leaves(grads).items():
             total = np.zeros(leaf.shape, dtype)
             for part in parts:
@@ -90,7 +89,7 @@ def test_seed_changes_initial_weights():
 def test_init_compiled_fast_has_bits_of_default_optimization(monkeypatch):
     """Level 1 against 3. Programs of other tests cannot serve: they are compiled at level 0."""
     monkeypatch.delenv("XLA_FLAGS", raising=False)
-    init = step.make_program(CONFIG, small_run.mesh(), None).init
+    init = step.make_program(CONFIG, small_run.mesh()).init
     options = {"xla_backend_optimization_level": 3}
     assert small_run.same_bits(init(), init.lower().compile(options)())
 

@@ -81,7 +81,7 @@ def compile_step(architecture, layer_loop, averages):
         model__attention="plain",
         **{f"model__{name}": value for name, value in SHAPE.items()},
     )
-    program = make_program(config, small_run.mesh(), None)
+    program = make_program(config, small_run.mesh())
     lowered = program.train_step.lower(
         program.abstract_state, token_batch(), Rates(np.float32(1), np.float32(0))
     )

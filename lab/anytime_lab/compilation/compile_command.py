@@ -31,8 +31,8 @@ from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.models.decoder import ModelConfig
 from anytime_jax.tables import Table, numbers
 from anytime_jax.training import microbatch_search, preflight
+from anytime_jax.training.objective import document_rules
 from anytime_jax.training.state_memory import ADVICE, is_out_of_memory
-from anytime_jax.training.step import document_rules
 from anytime_lab.compilation import program_search, topologies
 from anytime_lab.compilation.update_report import (
     ANY_TOKEN,

@@ -132,7 +132,7 @@ def _state_size(source: Mapping[str, Any], fsdp: int, devices: Sequence[Any]) ->
     layout = _with_microbatches(source, layout, devices)
     try:
         config, mesh = _build(source, layout, devices)
-        state = step.make_program(config, mesh, rules=None).abstract_state
+        state = step.make_program(config, mesh).abstract_state
     except InputError:
         return math.inf
     return measure_state(state, config.accumulation, layout.microbatches).least

@@ -16,6 +16,7 @@ from anytime_jax.models.decoder import ModelConfig
 from anytime_jax.models.flops import flops_per_token
 from anytime_jax.training import step
 from anytime_jax.training.microbatch_search import Compile
+from anytime_jax.training.objective import document_rules
 from anytime_jax.training.state_memory import measure_state
 from anytime_lab.compilation import hlo, roofline
 from anytime_lab.compilation.gpu_targets import assume_capability
@@ -139,10 +140,10 @@ def compile_update(
     compiler runs out of the device's memory.
     """
     began = time.perf_counter()
-    rules = step.document_rules(config.data, ANY_TOKEN)
+    rules = document_rules(config.data, ANY_TOKEN)
     program = step.make_program(config, mesh, rules, model=model, microbatches=microbatches)
     with absent_devices(mesh) as compile:
-        compiled = compile(step.lower_update(program, config, mesh))
+        compiled = compile(program.lower_update())
     seconds = time.perf_counter() - began
     text = compiled.as_text() or ""
     tokens = config.clock.tokens_per_step

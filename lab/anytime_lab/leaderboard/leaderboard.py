@@ -382,6 +382,6 @@ def _common_settings(results: Results) -> Mapping[str, Any]:
 def _moments(config: Config) -> float:
     """Size of the optimizer's state relative to the parameters, without the averages."""
     mesh = sharding.make_mesh(MeshConfig(1, 1, 1), jax.devices()[:1])
-    program = step.make_program(config, mesh, rules=None)
+    program = step.make_program(config, mesh)
     size = state_memory.measure_state(program.abstract_state)
     return size.moments / size.parameters

@@ -13,10 +13,8 @@ import numpy as np
 import scipy.optimize
 
 from anytime_jax.averaging import LIVE
-from anytime_jax.distributed.sharding import ShardingConstraint
 from anytime_jax.errors import InputError
 from anytime_jax.models.decoder import Params
-from anytime_jax.training import step
 from anytime_jax.training.evaluator import Evaluators, WindowLosses
 from anytime_jax.weights import weight_names
 from anytime_jax.weights.post_hoc_averages import WeightedSum
@@ -164,10 +162,8 @@ class ReadoutSearch:
     def _loss_sum(
         self, name: str, params: Params, tokens_BxT: jax.Array, weights_B: jax.Array
     ) -> jax.Array:
-        evaluator = self._evaluators.by_set[name]
-        constrain = ShardingConstraint(evaluator.mesh)
-        model, rules = evaluator.program.model, evaluator.program.rules
-        return step.eval_step(model, constrain, params, tokens_BxT, weights_B, rules)
+        objective = self._evaluators.by_set[name].program.objective
+        return objective.weighted_loss(params, tokens_BxT, weights_B)
 
 
 def growing_window_grid(run: SavedRun, points: int) -> list[float]:

@@ -21,7 +21,7 @@ def test_gradients_are_summed_over_data_once_an_update(axes):
     config.model.update(layers=1, width=16, heads=2, mlp_width=32, length=8)
     config.update(batch_size=16, microbatches=2, averages=())
     config = schema.build(config.to_dict())
-    update = step.lower_update(step.make_program(config, mesh, None), config, mesh).compile()
+    update = step.make_program(config, mesh).lower_update().compile()
     spec = DeviceSpec(peak_flops=1e12, bandwidth=1e12)
     program = roofline.analyze(hlo.parse(update.as_text()), spec, dict(mesh.shape))
     of_data = [x for x in program.collectives if "data" in x.axes]
