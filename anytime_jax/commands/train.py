@@ -28,7 +28,7 @@ from anytime_jax.distributed import jax_settings, lost_process_exit, processes
 from anytime_jax.formatting import format_duration
 from anytime_jax.storage.files import can_append
 from anytime_jax.storage.paths import storage_path
-from anytime_jax.training import loop
+from anytime_jax.training import loop, preflight
 from anytime_jax.training.loop import Outcome
 from anytime_jax.training.plan import make_plan
 from anytime_jax.training.plan_summary import print_summary
@@ -105,7 +105,8 @@ def _train(config: schema.Config, arguments: argparse.Namespace) -> int:
     is_primary = processes.is_primary()
     console = open_console(quiet=not is_primary)
     if arguments.plan:
-        plan = make_plan(config, fall_back=arguments.fall_back, prepare=False, say=console.print)
+        mesh = preflight.check_start(config, fall_back=arguments.fall_back)
+        plan = make_plan(config, mesh, fall_back=arguments.fall_back, say=console.print)
         print_summary(plan, console.print)
         return 0
     try:

@@ -29,10 +29,10 @@ from anytime_jax.formatting import format_duration
 from anytime_jax.storage.paths import absolute_path
 from anytime_jax.training import due_steps, preflight, pretrained, run_data, signals
 from anytime_jax.training.due_steps import Event
-from anytime_jax.training.evaluator import weight_trees
+from anytime_jax.training.evaluator import RunEvaluators, weight_trees
 from anytime_jax.training.plan import Plan, make_plan
 from anytime_jax.training.plan_summary import print_summary
-from anytime_jax.training.profiler import Profiler, StepRange
+from anytime_jax.training.profiler import Profiler
 from anytime_jax.training.progress import Display
 from anytime_jax.training.recorder import Recorder
 from anytime_jax.training.run_failures import LastCheckpoint
@@ -62,6 +62,7 @@ class Run:
     interrupted: Callable[[], bool]
     misses_evaluation: bool
     about: Mapping[str, Any]
+    evaluators: RunEvaluators
     checkpoints: CheckpointManager
     recorder: Recorder
     profiler: Profiler
@@ -142,7 +143,7 @@ class Run:
         with self.recorder.paused():
             began = time.perf_counter()
             with self.last.named():
-                losses = self.plan.evaluators.at(step).losses(weight_trees(state), self.interrupted)
+                losses = self.evaluators.at(step).losses(weight_trees(state), self.interrupted)
             self.misses_evaluation = losses is None
             if losses is not None:
                 with processes.fail_together("record an evaluation", RunError):
@@ -156,16 +157,11 @@ class Run:
 
 @contextlib.contextmanager
 def open_run(
-    plan: Plan,
-    console: Console | None = None,
-    *,
-    interrupted: Callable[[], bool] | None = None,
-    fall_back: bool = False,
-    profile: StepRange | None = None,
+    plan: Plan, console: Console | None = None, interrupted: Callable[[], bool] | None = None
 ) -> Iterator[Run]:
     """Opens a run at the step of its plan, or where it goes on by now, and yields it.
 
-    Takes the arguments of `loop.train`, and raises the same errors.
+    Takes arguments of `loop.train`, and raises the same errors.
     """
     config, mesh, run_dir = plan.config, plan.mesh, plan.run_dir
     display = Display(config.clock, console or Console(quiet=True))
@@ -177,7 +173,8 @@ def open_run(
             if processes.is_primary():
                 stack.enter_context(run_json.lock(run_dir))
         if processes.broadcast(_has_moved_on(plan)):
-            plan = make_plan(config, mesh, fall_back=fall_back, profile=profile, say=display.say)
+            options = {"fall_back": plan.fall_back, "profile": plan.profile}
+            plan = make_plan(config, mesh, **options, say=display.say)
         start = run_json.new_start()
         start["id"] = processes.broadcast_text(start["id"])
         _write_run_file(plan, start, display.say)
@@ -191,7 +188,7 @@ def open_run(
         checkpoints = CheckpointManager(run_dir, retention_policy(config), display.say)
         stack.callback(checkpoints.close)
         abstract_state = plan.program.abstract_state
-        restored = checkpoints.restore_latest(abstract_state, fall_back)
+        restored = checkpoints.restore_latest(abstract_state, plan.fall_back)
         last.step = restored.meta["step"] if restored else 0
         if plan.trunk and not restored:
             restored = restore_checkpoint(plan.trunk.path, abstract_state)
@@ -212,11 +209,11 @@ def open_run(
         # A model that is continued, or a branch on other data, is evaluated first, to see what the
         # training gains.
         is_continued = plan.initial is not None or bool(config.branch.data)
-        is_first = is_continued and plan.saved_step == 0
+        is_first = is_continued and last.step == 0
         misses_evaluation = (is_first or evaluations.due(plan.step)) and not processes.broadcast(
             record_files.is_evaluated(run_dir, plan.step)
         )
-        profiler = Profiler(run_dir, profile, display.say)
+        profiler = Profiler(run_dir, plan.profile, display.say)
         stack.callback(profiler.close)
         stack.enter_context(display)
         yield Run(
@@ -228,6 +225,7 @@ def open_run(
             interrupted=interrupted,
             misses_evaluation=misses_evaluation,
             about=plan.about | {"averages_since": averages_since},
+            evaluators=RunEvaluators(config, mesh, plan.sets, plan.set_weights, plan.programs),
             checkpoints=checkpoints,
             recorder=recorder,
             profiler=profiler,
@@ -251,7 +249,7 @@ def _write_run_file(plan: Plan, start: Mapping[str, Any], say: Callable[[str], N
         "name": config.name,
         "version": __version__,
         "config": config.to_dict(),
-        "microbatches": plan.microbatches,
+        "microbatches": plan.program.microbatches,
         "start": start,
         # Wherever one reads the run.
         "data_paths": {x: str(absolute_path(y.path)) for x, y in plan.datasets.items()},

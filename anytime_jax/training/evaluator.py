@@ -21,7 +21,6 @@ from anytime_jax.models import decoder
 from anytime_jax.training.step import Program, make_program
 
 _ORDER = 0  # seed of the order of evaluations, the same for all runs
-_COUNTED = 512  # windows read at a time to count documents
 
 
 def weight_trees(state: TrainState) -> dict[str, decoder.Params]:
@@ -111,25 +110,6 @@ class Evaluator:
             batch = read, weights
             tokens_BxT, weights_B = (sharding.put_batch(self.mesh, x, size) for x in batch)
             yield tokens_BxT, weights_B
-
-    def count_documents(self) -> int:
-        """Returns how many documents the windows touch, at most.
-
-        A document that ends in one window and one that goes on in the next window of the text count
-        once; one that spans windows with others between them counts in each.
-        """
-        datasets, order = self.windows.locate(np.arange(self.count))
-        order = np.sort(order)
-        documents, before, open_ended = 0, -2, False
-        for start in range(0, self.count, _COUNTED):
-            positions = order[start : start + _COUNTED]
-            rows = self.windows.read(datasets[: len(positions)], positions, self.length)
-            ends = rows[:, :-1] == self.dataset.eos_id
-            for position, row in zip(positions, ends, strict=True):
-                is_same = position == before + 1 and open_ended
-                documents += int(row[:-1].sum()) + (0 if is_same else 1)
-                before, open_ended = position, not row[-1]
-        return documents
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 from rich.console import Console
 
 from anytime_jax.config.schema import Config
-from anytime_jax.training import preflight
+from anytime_jax.training import preflight, run_data
 from anytime_jax.training.active_run import open_run
 from anytime_jax.training.plan import make_plan
 from anytime_jax.training.profiler import StepRange
@@ -51,14 +51,13 @@ def train(
     Raises an InputError before anything is compiled if the data, the devices or the disk do not fit
     the configuration, and a RunError that names the last good checkpoint if the training fails.
     """
-    preflight.check_thread()
     say = (console or Console(quiet=True)).print
+    mesh = preflight.check_start(config, mesh, fall_back)
+    run_data.make_builtin(config, say)
     plan = make_plan(config, mesh, fall_back=fall_back, profile=profile, say=say)
-    if plan.is_complete:
+    if plan.is_complete():
         return Outcome(plan.step, plan.reason, plan.has_data_to)
-    with open_run(
-        plan, console, interrupted=interrupted, fall_back=fall_back, profile=profile
-    ) as run:
+    with open_run(plan, console, interrupted) as run:
         plan, state, began = run.plan, run.state, time.monotonic()
         step = plan.step
         if run.misses_evaluation:  # the last start ended before it

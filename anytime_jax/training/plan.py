@@ -3,12 +3,11 @@
     plan = make_plan(config, mesh)      reads only
     with open_run(plan) as run: ...     `active_run.py`, the only place that writes
 
-A plan says from which step to which the run goes, from what, on which data, in how many
-microbatches. Nothing of it is in the configuration, which a start never changes.
+A plan says from which step to which the run goes, from what, on which data, with which programs.
+Nothing of it is in the configuration, which a start never changes.
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -27,13 +26,12 @@ from anytime_jax.config.kinds import explain_errors
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.config.schema import Config
 from anytime_jax.config.stages import MODEL_FIELDS, describe_weights
-from anytime_jax.corpus.vocabulary_training import TRAINED_END_OF_TEXT
 from anytime_jax.data.dataset_info import DatasetInfo, data_fingerprint
 from anytime_jax.distributed import processes, sharding
 from anytime_jax.errors import RunError
+from anytime_jax.storage.paths import storage_path
 from anytime_jax.training import branching, microbatch_search, preflight, pretrained, run_data
 from anytime_jax.training.branching import Trunk
-from anytime_jax.training.evaluator import RunEvaluators
 from anytime_jax.training.objective import DocumentRules, document_rules
 from anytime_jax.training.pretrained import Pretrained
 from anytime_jax.training.profiler import StepRange, check_steps
@@ -60,7 +58,6 @@ class Plan:
       sets: the dataset of every validation set, by name.
       set_weights: weight of every validation set in the mean; the sum is 1. A run keeps those that
         it began with, unless `eval.weights` gives others.
-      microbatches: number of microbatches of the first batch size.
       programs: the functions of the run, by the model of a stage.
       trunk: checkpoint that a branch leaves; None for a run without one.
       initial: model that the run starts from; None for random weights.
@@ -68,7 +65,8 @@ class Plan:
       step: step from which training goes on: the saved one, or the one where a branch begins.
       stop: step at which it ends, `math.inf` for never.
       reason: why it ends there: "stop", or "data" if all windows are used then.
-      is_complete: whether the run is at its stop, saved and evaluated.
+      fall_back: whether a damaged checkpoint is set aside.
+      profile: updates to trace.
     """
 
     config: Config
@@ -78,15 +76,15 @@ class Plan:
     datasets: Mapping[str, DatasetInfo]
     sets: Mapping[str, DatasetInfo]
     set_weights: Mapping[str, float]
-    microbatches: int
     programs: Mapping[ModelConfig, Program]
     trunk: Trunk | None
     initial: Pretrained | None
     saved_step: int
     step: int
-    stop: float = math.inf
-    reason: str = "stop"
-    is_complete: bool = False
+    stop: float
+    reason: str
+    fall_back: bool = False
+    profile: StepRange | None = None
 
     def starting_from(self, step: int) -> "Plan":
         """Returns the plan for another step, and the stop that follows from it.
@@ -101,10 +99,20 @@ class Plan:
         """The functions of the first stage, whose state is every stage's."""
         return self.programs[self.config.model]
 
-    @functools.cached_property
-    def evaluators(self) -> RunEvaluators:
-        """The evaluators of the run, whose datasets are opened once."""
-        return RunEvaluators(self.config, self.mesh, self.sets, self.set_weights, self.programs)
+    def is_complete(self) -> bool:
+        """Whether a run is at its stop, saved and evaluated, as the primary process sees it."""
+        if self.step < self.stop:
+            return False
+        is_saved = True
+        if self.saved_step:
+            try:
+                checkpoint_reader.read_meta(
+                    checkpoint_listing.checkpoint_path(self.run_dir, self.saved_step)
+                )
+            except RunError:
+                is_saved = False  # to restore it fails, and names the damage
+        is_evaluated = self.step > self.stop or record_files.is_evaluated(self.run_dir, self.step)
+        return bool(processes.broadcast(is_saved and is_evaluated))
 
     @property
     def dataset(self) -> DatasetInfo:
@@ -162,31 +170,26 @@ class Plan:
             "fingerprint": self._fingerprint,
             "stages": self.stages,
             "vocabulary": self.dataset.vocabulary_sha256,
-            "microbatches": self.microbatches,
+            "microbatches": self.program.microbatches,
         }
 
 
 def make_plan(
     config: Config,
-    mesh: Mesh | None = None,
+    mesh: Mesh,
     *,
     fall_back: bool = False,
     profile: StepRange | None = None,
-    prepare: bool = True,
     say: Callable[[str], None] = lambda text: None,
 ) -> Plan:
     """Finds and checks all that a run needs, and writes nothing, in the order of the cost.
 
-    The one exception is the built-in corpus, which is made if the configuration asks for it and
-    `prepare` is true. Programs are compiled last, and only to find the number of microbatches.
+    The mesh is one that `preflight.check_start` has returned. Programs are compiled last, and only
+    to find the number of microbatches.
 
     Raises an InputError if anything does not fit the configuration.
     """
-    with processes.fail_together():
-        run_dir = preflight.check_paths(config)
-        mesh = mesh or sharding.make_mesh(config.mesh)
-        preflight.check_mesh(config, mesh)
-    preflight.check_agreement(config, fall_back)
+    run_dir = storage_path(config.directory)
     # Hosts may see files at different times: they believe the primary process.
     saved_step = processes.broadcast(max(checkpoint_listing.saved_steps(run_dir), default=0))
     with processes.fail_together():
@@ -196,26 +199,14 @@ def make_plan(
         initial = pretrained.find_pretrained(config, own)
         if processes.is_primary():
             check_wandb(config.log)
-    step = saved_step or (trunk.step if trunk else 0)
-    microbatches = processes.broadcast(_known_microbatches(config, mesh, run_file, trunk, say))
-    numbers = [microbatches] if microbatches else microbatch_search.possible_numbers(config, mesh)
-    is_prepared = processes.broadcast(run_data.is_prepared(config))
-    with processes.fail_together():
-        datasets = run_data.open_datasets(config) if is_prepared else {}
-        end_of_text = next((x.eos_id for x in datasets.values()), TRAINED_END_OF_TEXT)
-        rules = document_rules(config.data, end_of_text)
-        programs = _make_programs(config, mesh, rules, numbers[-1])
-        last = config.stop_rule.after(step, config.clock)
-        if last is None or step < last:
-            preflight.check_capacity(programs[config.model], run_dir)
-        if not is_prepared:  # what the data tell is compared below
-            known = config.select(lambda facts: facts.identity)
-            owner = {} if run_file is None else run_file["identity"]
-            run_json.check_identity(run_dir, {**owner, **known})
-            run_data.check_builtin(config, prepare)
-    datasets = datasets or run_data.prepare_builtin(config, say)
-    with processes.fail_together():
+        datasets = run_data.open_datasets(config)
         sets = run_data.open_sets(config, datasets)
+    step = saved_step or (trunk.step if trunk else 0)
+    known = processes.broadcast(_known_microbatches(config, mesh, run_file, trunk, say))
+    numbers = [known] if known else microbatch_search.possible_numbers(config, mesh)
+    rules = document_rules(config.data, next(iter(datasets.values())).eos_id)
+    with processes.fail_together():
+        stop, reason = run_data.find_stop(config, datasets, step)
         plan = Plan(
             config=config,
             mesh=mesh,
@@ -224,12 +215,15 @@ def make_plan(
             datasets=datasets,
             sets=sets,
             set_weights=_set_weights(config, run_file, say),
-            microbatches=numbers[-1],
-            programs=programs,
+            programs=_make_programs(config, mesh, rules, numbers[-1]),
             trunk=trunk,
             initial=initial,
             saved_step=saved_step,
             step=step,
+            stop=stop,
+            reason=reason,
+            fall_back=fall_back,
+            profile=profile,
         )
         if trunk:
             branching.check_data(config, trunk, datasets, plan.stages)
@@ -239,19 +233,17 @@ def make_plan(
         run_json.check_stages(run_dir, plan.stages, step)
         if not (saved_step or fall_back):
             preflight.check_not_lost(config, run_dir, step)
-        plan = plan.starting_from(step)
         if profile:
-            check_steps(profile, step, None if math.isinf(plan.stop) else int(plan.stop))
-    if step >= plan.stop:
-        return dataclasses.replace(plan, is_complete=_is_complete(plan))
-    if microbatches:
+            check_steps(profile, step, None if math.isinf(stop) else int(stop))
+        if step < stop:
+            preflight.check_capacity(plan.program, run_dir)
+    if known or step >= stop:
         return plan
     # The memory of a CPU is the machine's, of which other programs take a part.
     is_cpu = mesh.devices.flat[0].platform == "cpu"
     memory = None if is_cpu else sharding.device_memory(mesh)
     number = microbatch_search.find(config, mesh, rules, numbers, memory, say)
-    programs = _make_programs(config, mesh, rules, number)
-    return dataclasses.replace(plan, microbatches=number, programs=programs)
+    return dataclasses.replace(plan, programs=_make_programs(config, mesh, rules, number))
 
 
 def _make_programs(
@@ -311,17 +303,3 @@ def _set_weights(
     say(f"eval     the mean keeps the weights {text}: config.eval.weights gives it others")
     total = sum(kept.values())
     return {name: kept.get(name, 0.0) / total for name in config.sets}
-
-
-def _is_complete(plan: Plan) -> bool:
-    """Whether a run at its stop is saved and evaluated, as the primary process sees it."""
-    is_saved = True
-    if plan.saved_step:
-        try:
-            checkpoint_reader.read_meta(
-                checkpoint_listing.checkpoint_path(plan.run_dir, plan.saved_step)
-            )
-        except RunError:
-            is_saved = False  # to restore it fails, and names the damage
-    is_evaluated = plan.step > plan.stop or record_files.is_evaluated(plan.run_dir, plan.step)
-    return bool(processes.broadcast(is_saved and is_evaluated))

@@ -15,6 +15,7 @@ from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.models.attention import choose_implementation
 from anytime_jax.models.decoder import count_params
 from anytime_jax.storage.files import free_bytes
+from anytime_jax.training.evaluator import evaluated_sets
 from anytime_jax.training.plan import Plan
 from anytime_jax.training.state_memory import measure_state, state_bytes
 
@@ -29,7 +30,7 @@ def print_summary(plan: Plan, say: Callable[[str], None]) -> None:
     spec = device_spec(device)
     speed = f"{spec.peak_flops / 1e12:,.0f} TFLOP/s peak" if spec else "unknown device peak: no MFU"
     state = plan.program.abstract_state
-    memory = measure_state(state, config.accumulation, plan.microbatches)
+    memory = measure_state(state, config.accumulation, plan.program.microbatches)
     say(f"run      {config.name} in {config.directory}")
     if config.branch_step is not None:
         point = config.clock.describe(config.branch_step)
@@ -108,14 +109,13 @@ def _describe_data(plan: Plan) -> Iterator[str]:
 
 def _describe_evaluation(plan: Plan) -> Iterator[str]:
     """The size of an evaluation on every validation set, and its weight in the mean."""
-    evaluators, weights = plan.evaluators.at(plan.step).by_set, plan.set_weights
-    for name, each in evaluators.items():
-        label = f"{name} (weight {weights.get(name, 0):.3g}): " if len(evaluators) > 1 else ""
-        tokens, documents = each.count * each.length, each.count_documents()
-        yield (
-            f"eval     {label}{format_count(tokens)} tokens in {each.count:,} windows, of at most "
-            f"{documents:,} documents"
-        )
+    sets, weights = list(evaluated_sets(plan.config, plan.step)), plan.set_weights
+    for label, name, model in sets:
+        prefix = f"{label} (weight {weights.get(label, 0):.3g}): " if len(sets) > 1 else ""
+        available = plan.sets[name].splits["validation"].windows(model.length)
+        windows = plan.config.eval_windows(available, model.length)
+        tokens = format_count(windows * model.length)
+        yield f"eval     {prefix}{tokens} tokens in {windows:,} windows"
 
 
 def _describe_masks(plan: Plan) -> str:

@@ -52,8 +52,22 @@ def check_thread() -> None:
         )
 
 
-def check_paths(config: Config) -> Path:
-    """Returns the run directory; raises an InputError if it or the data's cannot be one."""
+def check_start(config: Config, mesh: Mesh | None = None, fall_back: bool = False) -> Mesh:
+    """Returns the mesh of a start, by default over all devices, before anything is read or made.
+
+    Raises an InputError if the thread, the directories, the devices or the processes do not fit.
+    """
+    check_thread()
+    with processes.fail_together():
+        check_paths(config)
+        mesh = mesh or sharding.make_mesh(config.mesh)
+        check_mesh(config, mesh)
+    check_agreement(config, fall_back)
+    return mesh
+
+
+def check_paths(config: Config) -> None:
+    """Raises an InputError if the run directory, or that of the data, cannot be one."""
     with naming("config.run_dir"):
         absolute = absolute_path(config.directory)
     run_json.check_name(absolute, f"config.run_dir = {format_value(config.directory)}")
@@ -63,9 +77,7 @@ def check_paths(config: Config) -> Path:
         check_directory(stored, f"config.{name} = {format_value(path)}")
     mirrors = [TENSORBOARD] if config.log.tensorboard else []
     parts = [checkpoint_listing.DIRECTORY, record_files.DIRECTORY, *mirrors]
-    run_dir = storage_path(config.directory)
-    run_json.check_files(run_dir, parts)
-    return run_dir
+    run_json.check_files(storage_path(config.directory), parts)
 
 
 def check_agreement(config: Config, fall_back: bool) -> None:

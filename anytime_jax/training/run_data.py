@@ -48,12 +48,6 @@ def iterate_batches(
     yield from read_ahead(read, config.samples(step), sizes)
 
 
-def is_prepared(config: Config) -> bool:
-    """Whether there is a dataset, or no built-in corpus is to be made in its place."""
-    path = _builtin_path(config)
-    return path is None or (storage_path(path) / METADATA_NAME).exists()
-
-
 def _builtin_path(config: Config) -> str | None:
     """The directory of the built-in corpus; None for a run that has other data."""
     return config.data.path if config.data.builtin_megabytes and not config.data.mixture else None
@@ -128,6 +122,8 @@ def _check_tokens(setting: str, name: str, dataset: DatasetInfo, first: DatasetI
 
 def _prepare_hint(config: Config, path: str) -> str:
     data = config.data
+    if path == _builtin_path(config):
+        return "a start without --plan makes the built-in corpus there"
     if path != data.path:
         return "prepare it, with the vocabulary of the run's other data (see docs/data.md)"
     options = {
@@ -143,8 +139,21 @@ def _prepare_hint(config: Config, path: str) -> str:
     )
 
 
-def check_builtin(config: Config, prepare: bool) -> None:
-    """Raises an InputError unless the built-in corpus may be made, and where the data should be."""
+def make_builtin(config: Config, say: Callable[[str], None]) -> None:
+    """Makes the built-in corpus, which takes a minute, if a run asks for it and has no dataset.
+
+    Raises an InputError unless the dataset's directory has a name that begins with "builtin".
+    """
+    path = _builtin_path(config)
+    if processes.broadcast(path is None or (storage_path(path) / METADATA_NAME).exists()):
+        return
+    with processes.fail_together():
+        if processes.is_primary():
+            _check_place(config)
+            _make_builtin(config, say)
+
+
+def _check_place(config: Config) -> None:
     data = config.data
     if not storage_path(data.path).name.startswith(_BUILTIN_PREFIX):
         raise InputError(
@@ -153,24 +162,9 @@ def check_builtin(config: Config, prepare: bool) -> None:
             f"runs/data/{_BUILTIN_PREFIX}-{config.model.vocab_size}: correct the path, "
             "prepare a dataset there (python -m anytime_jax prepare), or choose such a name"
         )
-    if not prepare:
-        raise InputError(
-            "the built-in corpus is not made yet: a start without --plan makes it",
-            "config.data.path",
-            data.path,
-        )
 
 
-def prepare_builtin(config: Config, say: Callable[[str], None]) -> dict[str, DatasetInfo]:
-    """Prepares the built-in corpus, which takes a minute, and returns the datasets."""
-    with processes.fail_together():
-        if processes.is_primary():
-            _prepare(config, say)
-    with processes.fail_together():
-        return open_datasets(config)
-
-
-def _prepare(config: Config, say: Callable[[str], None]) -> None:
+def _make_builtin(config: Config, say: Callable[[str], None]) -> None:
     data = config.data
     say(f"preparing the built-in corpus at {data.path} (once) ...")
     if note := difference_note():

@@ -30,7 +30,7 @@ _SAVE = "anytime_jax.checkpoints.manager:CheckpointManager.save"
 # Moments, as `process_kills` reads them; the process that is lost, and how.
 LOSSES = {
     "opening devices": ("jax:devices 0 before", 1, "SIGKILL"),
-    "preparing": ("anytime_jax.training.run_data:prepare_builtin 0 during", 0, "SIGKILL"),
+    "preparing": ("anytime_jax.training.run_data:make_builtin 0 during", 0, "SIGKILL"),
     "updating": (f"{_UPDATE} 13 during", 0, "SIGSTOP"),
     "while a save is written": (f"{_SAVE} 2 after", 0, "SIGKILL"),
     "ending": ("anytime_jax.training.loop:train 0 after", 1, "SIGKILL"),

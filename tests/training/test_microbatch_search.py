@@ -119,8 +119,8 @@ def test_run_keeps_its_number_and_finds_another_on_request(dataset, tmp_path, mo
     with open_run(planned(microbatches=2)) as run:
         run.save(9, run.state._replace(step=jnp.int32(9)))
     assert run_json.read_run_file(trunk)["microbatches"] == 2
-    assert planned(microbatches="auto").microbatches == 2
-    assert planned(microbatches="again").microbatches == 8
+    assert planned(microbatches="auto").program.microbatches == 2
+    assert planned(microbatches="again").program.microbatches == 8
     branch = {"branch__from_run": str(trunk), "branch__at": "9 steps", "decay__horizon": "1x"}
     branch |= {"microbatches": "auto", "stop": "horizon"}
-    assert planned(tmp_path / "branch", **branch).microbatches == 2
+    assert planned(tmp_path / "branch", **branch).program.microbatches == 2

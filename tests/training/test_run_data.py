@@ -31,7 +31,8 @@ def test_builtin_corpus_that_another_process_prepares_is_waited_for(tmp_path, mo
             lock.__exit__(None, None, None)
 
     config = small_run.config("run", path, data__builtin_megabytes=0.3, model__vocab_size=300)
-    (dataset,) = run_data.prepare_builtin(config, say).values()
+    run_data.make_builtin(config, say)
+    (dataset,) = run_data.open_datasets(config).values()
     assert dataset.vocab_size == 300
     assert sum("waiting for" in line for line in lines) == 1
 

@@ -10,7 +10,7 @@ import small_run
 from anytime_jax.checkpoints import run_json
 from anytime_jax.checkpoints.manager import CheckpointManager
 from anytime_jax.errors import InputError
-from anytime_jax.training import loop, preflight, run_data
+from anytime_jax.training import loop
 from anytime_jax.training import plan as plan_lib
 from anytime_jax.training.active_run import open_run
 from anytime_jax.training.plan import make_plan
@@ -63,10 +63,9 @@ FOREIGN = {"another run": {"seed": 1}, "a run on other data": {"data.fingerprint
 
 
 @pytest.mark.parametrize("owner", [*FOREIGN, "no run"])
-def test_foreign_directory_stays_as_it_is(owner, dataset, tmp_path, monkeypatch):
-    """Before the built-in corpus would be prepared, unless the data tell whose it is."""
-    run, prepared = tmp_path / "run", []
-    config = small_run.config(run, tmp_path / "builtin", data__builtin_megabytes=0.1)
+def test_foreign_directory_stays_as_it_is(owner, dataset, tmp_path):
+    run = tmp_path / "run"
+    config = small_run.config(run, dataset.path)
     run.mkdir()
     (run / "lock").write_text("another process\n")
     (run / "notes").write_text("mine")
@@ -75,15 +74,9 @@ def test_foreign_directory_stays_as_it_is(owner, dataset, tmp_path, monkeypatch)
         (run / "run.json").write_text(json.dumps({"identity": identity}))
     before = contents(run)
 
-    def prepare(*unused):
-        prepared.append(owner)
-        return dict.fromkeys(config.sources, dataset)
-
-    monkeypatch.setattr(run_data, "prepare_builtin", prepare)
     with pytest.raises(InputError, match=r"config\.run_dir"), start(config):
         pass
     assert contents(run) == before
-    assert bool(prepared) == (owner == "a run on other data")
 
 
 def test_identity_is_compared_under_the_lock(dataset, tmp_path, monkeypatch):
@@ -106,29 +99,9 @@ def test_identity_is_compared_under_the_lock(dataset, tmp_path, monkeypatch):
     assert {path.name for path in run.iterdir()} == {"run.json", "lock"}
 
 
-REFUSED = {
-    "device memory": {},
-    "trunk": {"branch__from_run": "none", "branch__at": "5 steps", "stop": "2x"},
-    "place of the data": {"data__path": "runs/data"},
-}
-
-
-@pytest.mark.parametrize("reason", REFUSED)
-def test_corpus_is_prepared_after_all_checks_that_need_no_data(reason, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(run_data, "prepare", lambda *unused, **settings: pytest.fail("prepared"))
-    if reason == "device memory":
-        monkeypatch.setattr(preflight.sharding, "device_memory", lambda mesh: 200_000)
-    settings = {"data__builtin_megabytes": 0.1} | REFUSED[reason]
-    config = small_run.config("run", "builtin", **settings)
-    with pytest.raises(InputError), start(config):
-        pass
-    assert not list(tmp_path.iterdir())
-
-
 def test_run_at_its_stop_is_told_so_and_not_touched(whole, dataset):
     before, config = contents(whole), small_run.config(whole, dataset.path, stop="2x")
     plan = make_plan(config, small_run.mesh())
-    assert (plan.step, plan.stop, plan.reason, plan.is_complete) == (20, 20, "stop", True)
+    assert (plan.step, plan.stop, plan.reason, plan.is_complete()) == (20, 20, "stop", True)
     assert loop.train(config, mesh=small_run.mesh()).step == 20
     assert contents(whole) == before

@@ -17,7 +17,6 @@ from anytime_jax.corpus.preparation import prepare
 from anytime_jax.corpus.sources import FileSource
 from anytime_jax.data.token_arrays import TokenReader
 from anytime_jax.errors import InputError
-from anytime_jax.training.evaluator import make_evaluator
 
 WEIGHTS = {"own": 3, "py-v1.2": 1}
 SHARES = {"own": 0.75, "py-v1.2": 0.25}
@@ -68,15 +67,6 @@ def test_records_have_the_losses_of_each_set_and_their_mean(run, dataset, other)
         assert values[f"eval/py-v1.2/{label}/loss"] == pytest.approx(text, rel=1e-5)
         assert values[f"eval/{label}/loss"] == pytest.approx(0.75 * own + 0.25 * text, rel=1e-5)
         assert abs(own - text) > 0.01  # a mean with other weights would be another one
-
-
-def test_documents_of_windows_are_counted(dataset):
-    config, mesh = small_run.config("unused"), small_run.mesh()
-    split = dataset.splits["validation"]
-    program, count = small_run.program(config, mesh), split.windows(small_run.LENGTH)
-    evaluator = make_evaluator(config, mesh, dataset, program, count=count)
-    # Exact, but for a last partial window.
-    assert abs(evaluator.count_documents() - split.documents) <= 1
 
 
 # Commands
