@@ -14,6 +14,7 @@ tracks; and averages that it does not track, such as "f=35" (docs/readout.md). M
 `errors.InputError`, failures an `errors.RunError`.
 """
 
+import warnings
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,7 @@ def load(
     _require_name(weights)
     require_bool("on_mesh", on_mesh)
     run = open_run(run_dir, step, trust=trust)
-    mesh = sharding.make_mesh(run.config.mesh) if on_mesh else None
+    mesh = sharding.make_mesh_or_replicate(run.config.mesh, warnings.warn) if on_mesh else None
     return saved_run.load_weights(run, weight_names.parse(run, weights), mesh)
 
 

@@ -34,7 +34,7 @@ def describe_failure(error: BaseException, is_own: Callable[[types.FrameType], b
 class InputError(ValueError):
     """Bad input: a command prints a line for each of its `errors`, and exits with status 2.
 
-    It is raised before anything expensive, and leaves everything on disk as it was.
+    It is raised before anything expensive, and before a run or a dataset is changed.
 
     Attributes:
       reason: what is wrong, or what is allowed; and what to do.

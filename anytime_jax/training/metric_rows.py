@@ -34,24 +34,25 @@ class MetricRows:
         self,
         every: int,
         tokens: Callable[[int], int],
-        peak_tokens_per_s: float | None,
+        least_seconds: Callable[[int], float] | None,
         interval: Mapping[str, list[float]] | None = None,
         parameters: Sequence[str] = (),
     ):
         """Begins a row of every `every` updates.
 
-        `tokens` is the number of tokens after a number of updates. `peak_tokens_per_s` is the speed
-        at full use of the devices, None if unknown. `interval` is `MetricRows.interval` at the
-        checkpoint, so that a resumed run writes the same means. `parameters` are the names of those
-        that relative updates are of.
+        `tokens` is the number of tokens after a number of updates. `least_seconds` is the time that
+        an update takes at full use of the devices, by its number; None if unknown. `interval` is
+        `MetricRows.interval` at the checkpoint, so that a resumed run writes the same means.
+        `parameters` are the names of those that relative updates are of.
         """
         self._every = every
         self._tokens = tokens
-        self._peak_tokens_per_s = peak_tokens_per_s
+        self._least_seconds = least_seconds
         self._pending: collections.deque[tuple[int, Metrics]] = collections.deque()
         self._interval = {name: list(values) for name, values in (interval or {}).items()}
         self._parameters = parameters
         self._timed_tokens = 0
+        self._timed_least = 0.0
         self._seconds = 0.0
         self._clock: float | None = None  # when `_seconds` was last brought up to date
 
@@ -98,6 +99,8 @@ class MetricRows:
             self._clock = time.perf_counter()
         else:
             self._timed_tokens += self._tokens(step) - self._tokens(step - 1)
+            if self._least_seconds is not None:
+                self._timed_least += self._least_seconds(step)
         return step, metrics, self._row(metrics) if step % self._every == 0 else None
 
     def _row(self, last: Mapping[str, float]) -> dict[str, float]:
@@ -106,10 +109,10 @@ class MetricRows:
         self._advance_clock()
         if self._timed_tokens and self._seconds > 0:  # a clock may stand still
             row["tokens_per_s"] = self._timed_tokens / self._seconds
-            if self._peak_tokens_per_s is not None:
-                row["mfu"] = row["tokens_per_s"] / self._peak_tokens_per_s
+            if self._least_seconds is not None:
+                row["mfu"] = self._timed_least / self._seconds
         self._interval = {}
-        self._timed_tokens, self._seconds = 0, 0.0
+        self._timed_tokens, self._timed_least, self._seconds = 0, 0.0, 0.0
         return row
 
     def _advance_clock(self) -> None:

@@ -1,4 +1,4 @@
-"""Checks of a run that need neither its data nor a compilation, each made once by a start."""
+"""Checks of a run that need neither its data nor a compilation."""
 
 import inspect
 import itertools

@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ import jax
 from anytime_jax import __version__
 from anytime_jax.checkpoints.record_files import RecordWriter, describe_missing
 from anytime_jax.checkpoints.tree_names import flatten_by_name
+from anytime_jax.config.schema import Config
 from anytime_jax.distributed import processes
 from anytime_jax.distributed.device_specs import device_spec
 from anytime_jax.errors import RunError
@@ -68,7 +70,7 @@ class Recorder:
         self._metric_rows = MetricRows(
             config.log_steps,
             config.clock.tokens,
-            spec and spec.peak_flops * plan.mesh.size / flops_per_token(config.model),
+            _least_seconds(config, spec.peak_flops * plan.mesh.size) if spec else None,
             meta.get("interval"),
             list(flatten_by_name(plan.program.abstract_state.params)),
         )
@@ -150,3 +152,15 @@ class Recorder:
             self._display.say(f"{update}: skipped, {int(metrics['skipped'])} so far")
         else:
             self._display.say(f"{update}: a spike, {int(metrics['spikes'])} so far")
+
+
+def _least_seconds(config: Config, peak_flops: float) -> Callable[[int], float]:
+    """Returns the time of an update at full use of the devices, by the number of the update."""
+    flops = functools.lru_cache(None)(flops_per_token)  # of the model of each stage
+    tokens = config.clock.tokens
+
+    def least_seconds(step: int) -> float:
+        model = config.stage_at(step - 1).model
+        return (tokens(step) - tokens(step - 1)) * flops(model) / peak_flops
+
+    return least_seconds

@@ -2,9 +2,9 @@
 
 Training writes every name at most once per step: `train/loss`, `train/grad_norm`, `train/clipped`,
 `train/update_norm`, `train/spikes`, `train/skipped`, `lr`, `tokens_per_s`, `mfu`,
-`eval/LABEL/loss`, `eval_seconds`, and with `log.relative_updates`
-`train/relative_update/PARAMETER`. `evaluate --tasks` adds `tasks/WEIGHTS/TASK/METRIC` later, in
-place of an earlier score.
+`eval/LABEL/loss`, of one of several sets `eval/SET/LABEL/loss`, `eval_seconds`, and with
+`log.relative_updates` `train/relative_update/PARAMETER`. `evaluate --tasks` adds
+`tasks/WEIGHTS/TASK/METRIC` later, in place of an earlier score.
 """
 
 import importlib.util

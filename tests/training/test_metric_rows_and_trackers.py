@@ -17,7 +17,7 @@ from anytime_jax.checkpoints import run_json
 from anytime_jax.config import schema
 from anytime_jax.config.schema import LogConfig
 from anytime_jax.errors import InputError
-from anytime_jax.training import metric_rows
+from anytime_jax.training import metric_rows, recorder
 from anytime_jax.training.metric_rows import AHEAD, MetricRows
 from anytime_jax.training.step import RELATIVE_UPDATES
 from anytime_jax.training.trackers import check_wandb, open_mirrors
@@ -49,8 +49,8 @@ def on_device(step, reads=None, **changes):
     return {name: DeviceScalar(x, step, reads) for name, x in values.items()}
 
 
-def make_rows(every=3, peak=None, interval=None):
-    return MetricRows(every, lambda step: 64 * step, peak, interval)
+def make_rows(every=3, least_seconds=None, interval=None):
+    return MetricRows(every, lambda step: 64 * step, least_seconds, interval)
 
 
 def push(made, steps, changes=None, reads=None):
@@ -134,7 +134,7 @@ def test_means_leave_out_skipped_updates():
 
 
 def test_speed_leaves_out_pauses_and_the_first_update(clock):
-    made = make_rows(every=10, peak=640.0)
+    made = make_rows(every=10, least_seconds=lambda step: 0.1 * step)
 
     def run(steps, seconds):
         readings = []
@@ -160,8 +160,16 @@ def test_speed_leaves_out_pauses_and_the_first_update(clock):
     readings += run(range(11, 21), 0.25)
     first, second = (row for _, _, row in readings if row)
     assert first["tokens_per_s"] == pytest.approx(9 * 64 / 4.5)
-    assert first["mfu"] == pytest.approx(9 * 64 / 4.5 / 640)
+    assert first["mfu"] == pytest.approx(0.1 * sum(range(2, 11)) / 4.5)
     assert second["tokens_per_s"] == pytest.approx(10 * 64 / 2.5)
+
+
+def test_least_time_of_an_update_is_that_of_the_model_of_its_stage():
+    """Twice as long windows have half of a batch's rows, and the products of attention of twice."""
+    config = small_run.config("run", stages={"10 steps": {"length": 2 * small_run.LENGTH}})
+    seconds = recorder._least_seconds(config, peak_flops=64.0)
+    attention = 12 * config.model.layers * config.model.width * small_run.LENGTH
+    assert seconds(11) - seconds(10) == small_run.BATCH * small_run.LENGTH * attention / 64
 
 
 def read_events(path):
@@ -227,5 +235,5 @@ def test_check_mirrors_rejects_missing_package(monkeypatch):
 
 def test_clock_that_stands_still_gives_no_speed(monkeypatch):
     monkeypatch.setattr(metric_rows.time, "perf_counter", lambda: 1.0)
-    measured = push(make_rows(peak=1.0), range(1, 20))
+    measured = push(make_rows(least_seconds=lambda step: 1.0), range(1, 20))
     assert not any({"tokens_per_s", "mfu"} & row.keys() for _, _, row in measured if row)
