@@ -1,7 +1,6 @@
 """Standard streams and end of a process: closed pipes, missing characters, logs of libraries."""
 
 import atexit
-import codecs
 import contextlib
 import inspect
 import io
@@ -19,16 +18,12 @@ from anytime_jax.commands import interrupts
 
 BROKEN_PIPE = 141  # 128 + SIGPIPE: what a shell reports for a program that a closed pipe ended
 
-_SIGNS = {"±": "+-", "×": "x", "…": "...", "→": "->", "√": "sqrt ", "₂": "2"}
-_ASCII = _SIGNS | {"α": "alpha", "β": "beta", "γ": "gamma", "η": "eta"}
-_ERRORS = "anytime_jax.escape"
-
 
 def configure() -> None:
     """Opens closed standard streams as `/dev/null`, and makes writes to the others safe.
 
     A file opened later would otherwise become standard output. Characters that the encoding of a
-    stream lacks are replaced, and what cannot be written to standard error is dropped.
+    stream lacks are escaped, and what cannot be written to standard error is dropped.
     """
     # Registered first, this runs last at exit; after that, Python no longer handles signals.
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
@@ -39,15 +34,10 @@ def configure() -> None:
         except OSError:
             _discard(descriptor)
             setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
-    codecs.register_error(_ERRORS, _escape)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=_ERRORS)
-    stdout, stderr = sys.stdout, sys.stderr
-    if stdout is sys.__stdout__ and isinstance(stdout, io.TextIOWrapper):
-        sys.stdout = _reopen(stdout, _NamedFile, stdout.line_buffering)
-    if stderr is sys.__stderr__ and isinstance(stderr, io.TextIOWrapper):
-        sys.stderr = _reopen(stderr, _LossyFile)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    if sys.stderr is sys.__stderr__ and isinstance(sys.stderr, io.TextIOWrapper):
+        sys.stderr = _lossy(sys.stderr)
 
 
 def leave_out_raised_errors() -> None:
@@ -67,12 +57,11 @@ def leave_out_raised_errors() -> None:
 def lossy_stdout() -> Iterator[None]:
     """Drops what cannot be written to standard output, such as to a terminal that was closed."""
     stdout = sys.stdout
-    file = getattr(getattr(stdout, "buffer", None), "raw", None)
-    if not (isinstance(stdout, io.TextIOWrapper) and isinstance(file, _NamedFile)):
+    if stdout is not sys.__stdout__ or not isinstance(stdout, io.TextIOWrapper):
         yield  # standard output was replaced
         return
     flush()
-    sys.stdout = _reopen(stdout, _LossyFile)
+    sys.stdout = _lossy(stdout)
     try:
         yield
     finally:
@@ -80,22 +69,10 @@ def lossy_stdout() -> Iterator[None]:
         sys.stdout = stdout
 
 
-def _reopen(
-    stream: io.TextIOWrapper, file: type[io.FileIO], line_buffering: bool = True
-) -> io.TextIOWrapper:
-    buffer = io.BufferedWriter(file(stream.fileno(), "w", closefd=False))
-    return io.TextIOWrapper(buffer, stream.encoding, stream.errors, line_buffering=line_buffering)
-
-
-class _NamedFile(io.FileIO):
-    """Standard output, which errors name."""
-
-    def write(self, data: Any) -> int:
-        try:
-            return super().write(data)
-        except OSError as error:
-            error.filename = "standard output"
-            raise
+def _lossy(stream: io.TextIOWrapper) -> io.TextIOWrapper:
+    """Returns a stream to the same file that drops what it cannot write."""
+    buffer = io.BufferedWriter(_LossyFile(stream.fileno(), "w", closefd=False))
+    return io.TextIOWrapper(buffer, stream.encoding, "backslashreplace", line_buffering=True)
 
 
 class _LossyFile(io.FileIO):
@@ -167,11 +144,3 @@ def _has_no_reader(descriptor: int) -> bool:
     poll = select.poll()
     poll.register(descriptor, 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))
-
-
-def _escape(error: UnicodeError) -> tuple[str, int]:
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    text = error.object[error.start : error.end]
-    replaced = (_ASCII.get(c) or c.encode("ascii", "backslashreplace").decode() for c in text)
-    return "".join(replaced), error.end
