@@ -4,5 +4,5 @@ Start with `manager.CheckpointManager`, which saves and restores a `train_state.
 `checkpoint_listing` lists what is on disk and `checkpoint_reader` reads and verifies it, both
 without the run, by the names (`tree_names`) and checksums (`array_checksums`) of the arrays;
 `retention` says which are kept. `run_json` owns `run.json` and the lock, `record_files` the
-metrics, of which `loss_table` and `loss_figure` show the losses.
+metrics.
 """

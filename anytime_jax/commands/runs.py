@@ -21,12 +21,7 @@ from rich.console import Console
 
 from anytime_jax import __version__
 from anytime_jax.averaging import LIVE, label_order
-from anytime_jax.checkpoints import (
-    checkpoint_listing,
-    checkpoint_reader,
-    loss_table,
-    run_json,
-)
+from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_json
 from anytime_jax.checkpoints.record_files import (
     TASKS,
     Row,
@@ -35,7 +30,7 @@ from anytime_jax.checkpoints.record_files import (
     read_records,
     read_starts,
 )
-from anytime_jax.commands import argument_parser
+from anytime_jax.commands import argument_parser, loss_table
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config import fields, schema
 from anytime_jax.errors import InputError

@@ -17,11 +17,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from anytime_jax.checkpoints import loss_table
 from anytime_jax.checkpoints.checkpoint_listing import describe_latest
 from anytime_jax.checkpoints.record_files import Row, read_records
 from anytime_jax.checkpoints.save_event_loop import EventLoopPolicy
-from anytime_jax.commands import config_file, standard_streams
+from anytime_jax.commands import config_file, loss_table, standard_streams
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config import schema
 from anytime_jax.distributed import jax_settings, lost_process_exit, processes
@@ -195,7 +194,7 @@ def _command(arguments: argparse.Namespace, stop: str | None = None, *more: str)
 def _draw_curves(config: schema.Config, rows: Sequence[Row]) -> Path | None:
     try:
         # Matplotlib takes half a second to import, which the first update need not wait.
-        from anytime_jax.checkpoints import loss_figure
+        from anytime_jax.commands import loss_figure
 
         stages = [config.clock.tokens(x.step) for x in config.run_stages[1:]]
         return loss_figure.draw(config.directory, config.name, rows, stages)

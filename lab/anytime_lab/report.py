@@ -23,8 +23,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from anytime_jax.checkpoints import loss_figure
-from anytime_jax.commands import argument_parser, config_file
+from anytime_jax.commands import argument_parser, config_file, loss_figure
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config.kinds import Trust
 from anytime_jax.errors import InputError

@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 
 from anytime_jax import plotting
 from anytime_jax.averaging import LIVE
-from anytime_jax.checkpoints import loss_figure
-from anytime_jax.checkpoints.loss_table import weight_labels
 from anytime_jax.checkpoints.run_json import evaluation_history, is_same_evaluation, read_run_file
+from anytime_jax.commands import loss_figure
+from anytime_jax.commands.loss_table import weight_labels
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count
 from anytime_jax.storage.paths import storage_path

@@ -13,7 +13,7 @@ from run_command import run_command
 from synthetic_run import RecordedRun
 from synthetic_study import CLOCK
 
-from anytime_jax.checkpoints import loss_figure
+from anytime_jax.commands import loss_figure
 from anytime_jax.formatting import format_count
 from anytime_lab import report, run_comparison
 from anytime_lab.forecast import forecast_subject

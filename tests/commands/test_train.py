@@ -9,9 +9,8 @@ import pytest
 import small_run
 from small_run import write_config
 
-from anytime_jax.checkpoints import loss_figure
 from anytime_jax.checkpoints.record_files import read_records
-from anytime_jax.commands import train
+from anytime_jax.commands import loss_figure, train
 
 # Signals
 

@@ -158,8 +158,10 @@ class Starts:
 
 def serve() -> None:
     """Runs the parent: forks a child for every order, and reports its start and its end."""
-    from anytime_jax.checkpoints import loss_figure  # noqa: F401  (drawn at the end of a run)
-    from anytime_jax.commands import train  # noqa: F401
+    from anytime_jax.commands import (
+        loss_figure,  # noqa: F401  (drawn at the end of a run)
+        train,  # noqa: F401
+    )
 
     warnings.filterwarnings("ignore", message=".*fork")  # while JAX has threads
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from anytime_jax import plotting
 from anytime_jax.averaging import LIVE
-from anytime_jax.checkpoints.loss_figure import draw_frame
+from anytime_jax.commands.loss_figure import draw_frame
 from anytime_jax.storage.paths import storage_path
 from anytime_lab import figure_style
 from anytime_lab.forecast.forecast_subject import Subject

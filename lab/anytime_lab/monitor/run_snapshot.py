@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from anytime_jax.averaging import LIVE
 from anytime_jax.checkpoints import record_files, run_json
-from anytime_jax.checkpoints.loss_table import evaluated_rows, loss_table
 from anytime_jax.checkpoints.record_files import Row
+from anytime_jax.commands.loss_table import evaluated_rows, loss_table
 from anytime_jax.config import schema
 from anytime_jax.config.clock import Clock
 from anytime_jax.config.kinds import NOBODY, Trust

@@ -18,7 +18,6 @@ import numpy as np
 
 from anytime_jax.averaging import LIVE, label_order
 from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_json
-from anytime_jax.checkpoints.loss_table import evaluated_rows
 from anytime_jax.checkpoints.record_files import (
     Row,
     count_before,
@@ -26,6 +25,7 @@ from anytime_jax.checkpoints.record_files import (
     read_records,
 )
 from anytime_jax.checks import is_number
+from anytime_jax.commands.loss_table import evaluated_rows
 from anytime_jax.config.clock import BRANCH_FRACTION, Clock
 from anytime_jax.config.fields import flatten
 from anytime_jax.config.schema import Config

@@ -4,14 +4,14 @@ import io
 
 from rich.console import Console
 
-from anytime_jax.checkpoints.loss_table import (
+from anytime_jax.checkpoints.record_files import Row
+from anytime_jax.commands.loss_table import (
     evaluated_rows,
     gain_limits,
     loss_table,
     set_table,
     validation_sets,
 )
-from anytime_jax.checkpoints.record_files import Row
 from anytime_jax.config.clock import Clock
 
 

@@ -3,8 +3,8 @@
 import matplotlib.image
 import pytest
 
-from anytime_jax.checkpoints import loss_figure
 from anytime_jax.checkpoints.record_files import Row
+from anytime_jax.commands import loss_figure
 
 
 def make_rows(evaluated, labels=("last", "f25")):

@@ -12,14 +12,14 @@ from matplotlib.ticker import MaxNLocator
 
 from anytime_jax import plotting
 from anytime_jax.averaging import LIVE
-from anytime_jax.checkpoints.loss_table import (
+from anytime_jax.checkpoints.record_files import Row
+from anytime_jax.commands.loss_table import (
     evaluated_rows,
     gain_limits,
     gains,
     validation_sets,
     weight_labels,
 )
-from anytime_jax.checkpoints.record_files import Row
 from anytime_jax.storage.paths import storage_path
 
 FILE = "curves.png"
