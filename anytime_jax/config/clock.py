@@ -3,7 +3,7 @@
 A run's *time* is the number of tokens seen, over the tokens of its first update. It is a whole
 number, because a batch that grows is a multiple of the first one; with a constant batch it is the
 number of updates. Learning rates and windows of averages are functions of time. A *step* is a
-number of updates; the time of a step follows from the stages of constant batch size.
+number of updates; the time of a step follows from its phases, each with one batch size.
 
 A point is written in exactly one of three units: `"12500 steps"`, `"3.2768e9 tokens"` (also
 `"3.3B tokens"`) or `"4x"`, four times the run's Chinchilla budget. Points fall on whole updates,
@@ -11,7 +11,6 @@ rounded up; a multiple is one of the budget at the first batch size.
 """
 
 import dataclasses
-import functools
 import itertools
 import math
 import re
@@ -37,7 +36,7 @@ _ALLOWED = 'a point in a run such as "12500 steps", "3.3B tokens" or "4x"'
 _STOPS = f'{_ALLOWED}, "4x+" (there, or once there the next doubling), "horizon" or "never"'
 
 
-class BatchStage(NamedTuple):
+class Phase(NamedTuple):
     """Part of a run with one batch size.
 
     Attributes:
@@ -55,14 +54,13 @@ class BatchStage(NamedTuple):
 class Clock:
     """Conversion between steps, time, tokens and Chinchilla multiples.
 
-    Its counts are not checked: they are settings, which `schema` has checked.
+    Its counts are not checked: they are settings, which `Settings` has checked.
 
     Attributes:
       batch_size: windows in the first updates.
       length: tokens in a window at first.
       chinchilla_tokens: tokens of the budget "1x".
-      growth: points at which the batch grows, each with the new size, in order:
-        `(("2x", 512), ("8x", 1024))`.
+      phases: the parts of the run with one batch size, in order; the last has no end.
 
     Source: Section 4, "Training and evaluation details".
     """
@@ -70,65 +68,69 @@ class Clock:
     batch_size: int
     length: int
     chinchilla_tokens: int
-    growth: tuple[tuple[str, int], ...] = ()
+    phases: tuple[Phase, ...] = (Phase(0, 0, 1),)
 
-    @functools.cached_property
-    def batch_stages(self) -> tuple[BatchStage, ...]:
-        """The parts of the run with constant batch size, in order; the last has no end.
+    def grown(self, step: int, size: int) -> "Clock":
+        """Returns the clock whose batch has a larger size from a step on.
 
-        Raises an InputError if `growth` is malformed or out of order.
+        Raises an InputError unless the step is in the last phase, and the size a larger multiple
+        of the first one.
         """
-        if not self.growth:
-            return (BatchStage(0, 0, 1),)
-        *earlier, last = self.growth
-        ok = isinstance(last, tuple | list) and len(last) == 2
-        require(ok, "batch_growth", last, 'pairs such as (("2x", 512), ("8x", 1024))')
-        point, size = last
+        last = self.phases[-1]
+        require(step > last.step, "batch_growth", step, f"a later update than {last.step:,}")
         require_count("batch_growth", size, least=1)
-        before = dataclasses.replace(self, growth=tuple(earlier))
-        step, previous = before.step_at(point, "batch_growth"), before.batch_stages[-1]
         span, rest = divmod(size, self.batch_size)
-        allowed = f"later points and larger batches than {previous.span * self.batch_size} one "
-        allowed += "after another"
-        require(step > previous.step and span > previous.span, "batch_growth", last, allowed)
-        allowed = f"sizes that are multiples of batch_size = {self.batch_size}, up to "
-        allowed += f"{LARGEST_SPAN:,} times"
-        require(rest == 0 and span <= LARGEST_SPAN, "batch_growth", size, allowed)
-        return (*before.batch_stages, BatchStage(step, before.time(step), span))
+        allowed = f"more than the {last.span * self.batch_size} before, and a multiple of "
+        allowed += f"batch_size = {self.batch_size}, up to {LARGEST_SPAN:,} times"
+        ok = last.span < span <= LARGEST_SPAN and rest == 0
+        require(ok, "batch_growth", size, allowed)
+        return dataclasses.replace(self, phases=(*self.phases, Phase(step, self.time(step), span)))
+
+    @property
+    def without_growth(self) -> "Clock":
+        """The clock whose batch keeps its first size."""
+        return dataclasses.replace(self, phases=self.phases[:1])
+
+    @property
+    def grows(self) -> bool:
+        """Whether the batch grows."""
+        return len(self.phases) > 1
+
+    def phase_at(self, step: int) -> Phase:
+        """Returns the phase of the update after `step` updates."""
+        return next(x for x in reversed(self.phases) if x.step <= step)
 
     def time(self, step: int) -> int:
         """Returns the time after `step` updates."""
-        stage = next(x for x in reversed(self.batch_stages) if x.step <= step)
-        return stage.time + (step - stage.step) * stage.span
+        phase = self.phase_at(step)
+        return phase.time + (step - phase.step) * phase.span
 
     def times(self, step: int) -> np.ndarray:
         """Returns the time after each of the first `step` updates, int64[step]."""
         updates = np.arange(1, step + 1)
         times = np.zeros(step, np.int64)
-        for stage in self.batch_stages:
-            inside = updates > stage.step
-            times[inside] = stage.time + (updates[inside] - stage.step) * stage.span
+        for phase in self.phases:
+            inside = updates > phase.step
+            times[inside] = phase.time + (updates[inside] - phase.step) * phase.span
         return times
 
     def span(self, step: int) -> int:
         """Returns the time that the update after `step` updates takes."""
-        return next(x.span for x in reversed(self.batch_stages) if x.step <= step)
+        return self.phase_at(step).span
 
-    def stage_of_batch(self, batch_size: int) -> BatchStage:
-        """Returns the stage with a batch size; sizes grow, so there is one."""
-        return next(x for x in self.batch_stages if x.span * self.batch_size == batch_size)
+    def phase_of_batch(self, batch_size: int) -> Phase:
+        """Returns the phase with a batch size; sizes grow, so there is one."""
+        return next(x for x in self.phases if x.span * self.batch_size == batch_size)
 
     def steps_within(self, time: int) -> int:
         """Returns the number of whole updates up to a time."""
-        stage = next(x for x in reversed(self.batch_stages) if x.time <= time)
-        return stage.step + (time - stage.time) // stage.span
+        phase = next(x for x in reversed(self.phases) if x.time <= time)
+        return phase.step + (time - phase.time) // phase.span
 
     def step_of(self, time: Fraction | int) -> int:
         """Returns the first step at or after a time."""
-        stage = next(
-            (x for x in reversed(self.batch_stages) if x.time < time), self.batch_stages[0]
-        )
-        return stage.step - (stage.time - time) // stage.span
+        phase = next((x for x in reversed(self.phases) if x.time < time), self.phases[0])
+        return phase.step - (phase.time - time) // phase.span
 
     @property
     def tokens_per_step(self) -> int:
@@ -222,6 +224,19 @@ class Clock:
         """Formats a step in all three units: `12,500 steps (1x, 3.28B tokens)`."""
         tokens = format_count(self.tokens(step))
         return f"{step:,} steps ({self.multiple(step):.4g}x, {tokens} tokens)"
+
+
+def read_growth(growth: tuple, clock: Clock) -> Clock:
+    """Returns a clock with the points and sizes of the setting `batch_growth`, in their order.
+
+    Raises an InputError if they are malformed or out of order.
+    """
+    for pair in growth:
+        ok = isinstance(pair, tuple) and len(pair) == 2
+        require(ok, "batch_growth", pair, 'pairs such as (("2x", 512), ("8x", 1024))')
+        point, size = pair
+        clock = clock.grown(clock.step_at(point, "batch_growth"), size)
+    return clock
 
 
 class Stop(NamedTuple):

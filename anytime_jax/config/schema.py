@@ -22,7 +22,7 @@ from anytime_jax.checks import (
     require_positive,
 )
 from anytime_jax.config import seesaw
-from anytime_jax.config.clock import Clock, Stop, read_stop
+from anytime_jax.config.clock import Clock, Stop, read_growth, read_stop
 from anytime_jax.config.fields import (
     BY_NAME,
     Declaration,
@@ -393,7 +393,7 @@ class Config(Settings):
 
         The last number of updates is None: it has no end.
         """
-        begins = sorted({x.step for x in (*self.clock.batch_stages, *self.run_stages)})
+        begins = sorted({x.step for x in (*self.clock.phases, *self.run_stages)})
         for begin, end in zip(begins, [*begins[1:], None], strict=True):
             if end is None or end > step:
                 length = self.stage_at(begin).model.length
@@ -522,14 +522,13 @@ def resolve(settings: Settings) -> Config:
 
 def _resolve(settings: Settings) -> Config:
     growth, decay, branch = settings.batch_growth, settings.decay, settings.branch
-    is_seesaw = isinstance(growth, str)
-    sizes = settings.batch_size, settings.model.length, settings.chinchilla_tokens
-    first = Clock(*sizes, () if isinstance(growth, str) else growth)
-    _ = first.batch_stages  # which checks the growth
+    first = Clock(settings.batch_size, settings.model.length, settings.chinchilla_tokens)
+    if growth != "seesaw":
+        first = read_growth(growth, first)
     with within("schedule"):
         rate = _build_schedule(settings.schedule, first)
     # A branch has the clock of its trunk up to where it leaves it.
-    clock = seesaw.grow(first, rate)[0] if is_seesaw else first
+    clock, learning_rate = seesaw.grow(first, rate) if growth == "seesaw" else (first, rate)
     end = clock.time_at(decay.horizon, "decay.horizon") if decay.horizon else rate.end
     branch_step = _branch_step(branch, clock, end)
     if decay.horizon:
@@ -542,11 +541,12 @@ def _resolve(settings: Settings) -> Config:
             allowed = f"a point after the start of its decay, which is update {step:,}"
             allowed += ", 90% of it" if branch_step is None else ""
             require(clock.time(step) < end, "horizon", decay.horizon, allowed)
-            rate = schedules.Decay(rate, clock.time(step), end, decay.floor, decay.shape)
-    if is_seesaw:
-        clock, rate = seesaw.grow(first, rate)
-    _check_rates(settings.schedule, rate)
-    horizon = None if rate.end is None else clock.step_of(rate.end)
+            learning_rate = schedules.Decay(rate, clock.time(step), end, decay.floor, decay.shape)
+        if growth == "seesaw":
+            clock, learning_rate = seesaw.grow(first, learning_rate)
+    _check_rates(settings.schedule, learning_rate)
+    last = learning_rate.end
+    horizon = None if last is None else clock.step_of(last)
     keep = settings.checkpoint.keep_every
     data = settings.data.mixture or settings.data.path
     stages, sources = make_run_stages(
@@ -559,7 +559,7 @@ def _resolve(settings: Settings) -> Config:
         **values,
         directory=settings.run_dir or _directory(settings),
         clock=clock,
-        learning_rate=rate,
+        learning_rate=learning_rate,
         horizon=horizon,
         averaging_rules=_averaging_rules(settings.averages),
         run_stages=stages,
@@ -627,7 +627,7 @@ def _averaging_rules(labels: tuple) -> dict[str, averaging.Rule]:
 
 def _count_steps(clock: Clock, point: str, name: str) -> int:
     """Returns a distance in updates, which stays constant as the batch grows."""
-    steps = dataclasses.replace(clock, growth=()).step_at(point, name)
+    steps = clock.without_growth.step_at(point, name)
     require(steps >= 1, name, point, "at least one update")
     return steps
 

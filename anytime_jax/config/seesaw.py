@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from anytime_jax import checks
-from anytime_jax.config.clock import Clock
+from anytime_jax.config.clock import LARGEST_SPAN, Clock
 from anytime_jax.errors import InputError
 from anytime_jax.schedules import Schedule, Time
 
-MOST_CUTS = 12  # the batch is at most 4,096 times the first
+MOST_CUTS = LARGEST_SPAN.bit_length() - 1
 _TOLERANCE = 1e-12  # relative, of the schedules' own rounding
 _SLACK = 1e-9  # of the peak, by which a rate may rise
 _LOOKS = 4096  # at the first updates, and as many evenly and by ratios up to the end
@@ -107,15 +107,14 @@ def grow(clock: Clock, rate: Schedule) -> tuple[Clock, Schedule]:
     """
     grown, end = clock, rate.end
     for number, time in enumerate(halvings(rate), 1):
-        size, last = clock.batch_size * 2**number, grown.batch_stages[-1]
+        size, last = clock.batch_size * 2**number, grown.phases[-1]
         if size >= checks.LARGEST_COUNT or time - last.time < last.span:
             break
-        growth = (*grown.growth, (f"{time * clock.tokens_per_step} tokens", size))
-        further = dataclasses.replace(grown, growth=growth)
-        if end is not None and end - further.batch_stages[-1].time < 2**number:
+        further = grown.grown(grown.step_of(time), size)
+        if end is not None and end - further.phases[-1].time < 2**number:
             break
         grown = further
-    if not grown.growth:
+    if not grown.grows:
         raise InputError(
             f"it needs a rate that falls to half of its peak, and this {type(rate).__name__} does "
             "not, or not a whole update before its end: choose another schedule.kind, or give the "
@@ -123,7 +122,7 @@ def grow(clock: Clock, rate: Schedule) -> tuple[Clock, Schedule]:
             "batch_growth",
             "seesaw",
         )
-    cuts = tuple(stage.time for stage in grown.batch_stages[1:])
+    cuts = tuple(phase.time for phase in grown.phases[1:])
     horizon = None if end is None else grown.time(grown.step_of(end))
     warmup, init = rate.warmup_end, getattr(rate, "warmup_init", 0.0)
     return grown, Staircase(rate.peak, cuts, horizon, warmup, init)

@@ -242,7 +242,7 @@ def check_inheritance(config: Config, trunk: Config, step: int) -> None:
         raise InputError(
             f"config.branch: the settings of the trunk differ ({'; '.join(changes)}): {advice}"
         )
-    grown = [[y for y in x.clock.batch_stages if y.step < step] for x in (trunk, config)]
+    grown = [[y for y in x.clock.phases if y.step < step] for x in (trunk, config)]
     if grown[0] != grown[1]:
         raise InputError(
             "config.branch: the batches of the trunk grow at other points than those of a branch "

@@ -39,7 +39,7 @@ def print_summary(plan: Plan, say: Callable[[str], None]) -> None:
     if config.model.base_width:
         growth = config.model.width_growth
         say(f"width    mup, {growth:g} x the base of {config.model.base_width} (docs/width.md)")
-    if config.clock.growth:
+    if config.clock.grows:
         say(f"batch    {_describe_batch(plan)}")
     if config.initial_weights and plan.step == 0:
         say(f"weights  pretrained, from {config.initial_weights}")
@@ -81,11 +81,11 @@ def _describe_rate(config: Config) -> str:
 def _describe_batch(plan: Plan) -> str:
     """The batch sizes up to the stop."""
     config = plan.config
-    first, *later = config.clock.batch_stages
+    first, *later = config.clock.phases
     text = f"{first.span * config.batch_size:,} sequences"
-    for stage in later:
-        if stage.step < plan.stop:
-            text += f"; {stage.span * config.batch_size:,} from {config.clock.describe(stage.step)}"
+    for phase in later:
+        if phase.step < plan.stop:
+            text += f"; {phase.span * config.batch_size:,} from {config.clock.describe(phase.step)}"
     if config.batch_growth == "seesaw":
         text += "; the rate falls by sqrt(2) where the batch doubles, and nowhere else"
     return text

@@ -271,7 +271,7 @@ def _average_time(clock: Clock, step: jax.Array, batch_size: int) -> dict[str, A
 
     Without growth the time is the number of updates, which averages count themselves.
     """
-    if not clock.growth:
+    if not clock.grows:
         return {}
-    stage = clock.stage_of_batch(batch_size)
-    return {"time": stage.time + (step + 1 - stage.step) * stage.span, "span": stage.span}
+    phase = clock.phase_of_batch(batch_size)
+    return {"time": phase.time + (step + 1 - phase.step) * phase.span, "span": phase.span}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from anytime_jax.config.clock import Clock
+from anytime_jax.config.clock import Clock, read_growth
 from anytime_jax.formatting import format_count
 
 PAPER = 3_276_800_000
@@ -114,7 +114,8 @@ def test_describe():
 # A batch that grows
 
 
-GROWN = Clock(32, 128, 480 * 32 * 128, (("2x", 64), ("1920 steps", 128), ("40M tokens", 192)))
+GROWTH = (("2x", 64), ("1920 steps", 128), ("40M tokens", 192))
+GROWN = read_growth(GROWTH, Clock(32, 128, 480 * 32 * 128))
 
 
 def test_grown_batch_counts_samples():
@@ -124,12 +125,8 @@ def test_grown_batch_counts_samples():
     times = [x // 32 for x in samples]
     assert [GROWN.time(step) for step in range(6001)] == times
     assert GROWN.times(6000).tolist() == times[1:]
-    assert [x.step for x in GROWN.batch_stages[:3]] == [0, 960, 1920]
-    assert (
-        samples[GROWN.batch_stages[3].step] * 128
-        >= 40e6
-        > samples[GROWN.batch_stages[3].step - 1] * 128
-    )
+    assert [x.step for x in GROWN.phases[:3]] == [0, 960, 1920]
+    assert samples[GROWN.phases[3].step] * 128 >= 40e6 > samples[GROWN.phases[3].step - 1] * 128
     for time in range(times[-1]):
         assert GROWN.steps_within(time) == bisect.bisect_right(times, time) - 1
     one = 480 * 32  # samples of 1x
@@ -157,6 +154,6 @@ def test_times_of_points():
     assert GROWN.time_at("961 steps") == 962  # twice the first batch
     assert GROWN.time_at("2.001x") == 962  # on a whole update
     assert [GROWN.step_of(time) for time in (960, 961, 962, 963)] == [960, 961, 961, 962]
-    assert [GROWN.stage_of_batch(size).step for size in (32, 64, 128)] == [0, 960, 1920]
+    assert [GROWN.phase_of_batch(size).step for size in (32, 64, 128)] == [0, 960, 1920]
     with pytest.raises(ValueError, match=r"^warmup = -1"):
         GROWN.time_at(-1, "warmup")

@@ -46,7 +46,7 @@ def build(kind, schedule=None, **changes):
 
 
 def steps(config):
-    return [stage.step for stage in config.clock.batch_stages]
+    return [phase.step for phase in config.clock.phases]
 
 
 # Cuts
@@ -61,7 +61,7 @@ def test_cuts_of_an_inverse_square_root_are_at_3_15_63_alpha(alpha):
     assert found == [WARMUP + alpha * (4**k - 1) for k in range(1, count + 1)]
     config = build("inverse_sqrt", {"alpha": float(alpha)})
     assert steps(config) == [0, *(WARMUP + 3 * alpha * (2**k - 1) for k in range(1, count + 1))]
-    assert [x.span for x in config.clock.batch_stages] == [2**k for k in range(count + 1)]
+    assert [x.span for x in config.clock.phases] == [2**k for k in range(count + 1)]
 
 
 @pytest.mark.parametrize("floor", [0.0, 0.1])
@@ -144,7 +144,8 @@ def test_setting_stays_a_word():
     assert config.identity("abc")["batch_growth"] == "seesaw"
     assert schema.build(config.to_dict()) == config
     option = "--config.batch_growth=(('2x', 64),)"
-    assert schema.build(config_file.read("quickstart", [option])).clock.growth == (("2x", 64),)
+    clock = schema.build(config_file.read("quickstart", [option])).clock
+    assert clock.phases == ((0, 0, 1), (800, 800, 2))
 
 
 # Branches
@@ -160,9 +161,9 @@ def test_branch_leaves_its_trunk_at_a_milestone_and_has_its_cuts():
     config = branch(decay__horizon=multiple)
     horizon = trunk.clock.step_at(multiple)
     assert config.branch_step == trunk.clock.branch_step(horizon)
-    until = [x for x in trunk.clock.batch_stages if x.step < config.branch_step]
-    assert list(config.clock.batch_stages[: len(until)]) == until
-    assert len(config.clock.batch_stages) > len(until)  # and those of its decay
+    until = [x for x in trunk.clock.phases if x.step < config.branch_step]
+    assert list(config.clock.phases[: len(until)]) == until
+    assert len(config.clock.phases) > len(until)  # and those of its decay
     check_inheritance(config, trunk, config.branch_step)
     assert config.clock.step_at(multiple) == config.horizon
     point = f"{config.branch_step} steps"

@@ -168,7 +168,7 @@ def _about_the_law(subject: Subject, forecast: RunForecast) -> Iterator[str]:
     )
     known = f"runs of the study {subject.study}" if subject.study else "decoders in general"
     yield f"{quality}; prior knowledge: of {known}"
-    if any(stage.step <= forecast.rows[-1].step for stage in subject.clock.batch_stages[1:]):
+    if any(phase.step <= forecast.rows[-1].step for phase in subject.clock.phases[1:]):
         yield (
             "the batch grows in this run, which changes the noise and which the law does not know: "
             "expect larger errors than the intervals say"

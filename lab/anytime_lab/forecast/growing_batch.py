@@ -63,7 +63,7 @@ class RuleByUpdate(Rule):
       The second update has a doubled batch, and two thirds of the tokens:
 
       >>> from anytime_jax.averaging import Uniform
-      >>> clock = Clock(32, 128, 4096, growth=(("1 steps", 64),))
+      >>> clock = Clock(32, 128, 4096).grown(1, 64)
       >>> RuleByUpdate(Uniform(), clock).kernel(2).round(4)
       array([0.    , 0.3333, 0.6667])
     """
@@ -80,9 +80,9 @@ class RuleByUpdate(Rule):
         """Returns the weight of the newest iterate after `t` updates."""
         t = np.asarray(t)
         times, newest = times_of(self.clock, t), np.ones(t.shape)
-        for stage in self.clock.batch_stages:
-            inside = t > stage.step
-            newest[inside] = self.rule.evaluate(times[inside], stage.span)
+        for phase in self.clock.phases:
+            inside = t > phase.step
+            newest[inside] = self.rule.evaluate(times[inside], phase.span)
         return newest
 
 
@@ -90,6 +90,6 @@ def times_of(clock: Clock, steps: Any) -> np.ndarray:
     """Returns the times after `steps` updates, int64[...]."""
     steps = np.asarray(steps).astype(np.int64)
     times = np.zeros(steps.shape, np.int64)
-    for stage in clock.batch_stages:
-        times = np.where(steps >= stage.step, stage.time + (steps - stage.step) * stage.span, times)
+    for phase in clock.phases:
+        times = np.where(steps >= phase.step, phase.time + (steps - phase.step) * phase.span, times)
     return times

@@ -124,7 +124,7 @@ def from_rows(config: Config, rows: Sequence[Row]) -> LossHistory:
         raise NoLossError(f"{config.name} has recorded no loss yet: train on")
     first, last, losses, labels, training = zip(*found, strict=True)
     clock, rate, rules = config.clock, config.learning_rate, config.averaging_rules
-    if clock.growth:
+    if clock.grows:
         rate = RateByUpdate(rate, clock)
         rules = {label: RuleByUpdate(rule, clock) for label, rule in rules.items()}
     return LossHistory(

@@ -160,7 +160,7 @@ class Results:
         self.study, self.average = study, average
         configs = [_build_config(run) for run in study.runs]
         _check_comparable(study, configs)
-        self.clock = dataclasses.replace(configs[0].clock, growth=())
+        self.clock = configs[0].clock.without_growth
         self.reported_sets = _reported_sets(configs[0])
         self.configs = {run.name: x for run, x in zip(study.runs, configs, strict=True)}
         choices = _varying_settings(configs)
@@ -235,7 +235,7 @@ def _check_comparable(study: Study, configs: Sequence[Config]) -> None:
     reported: dict[Any, str] = {}
     evaluated: dict[str, str] = {}
     for run, config in zip(study.runs, configs, strict=True):
-        clocks.setdefault(dataclasses.replace(config.clock, growth=()), run.name)
+        clocks.setdefault(config.clock.without_growth, run.name)
         tokens.setdefault(config.eval.tokens, run.name)
         reported.setdefault(_reported_sets(config), run.name)
         identity = run_json.read_identity(run.run_dir, "take that run out of the study") or {}

@@ -9,7 +9,7 @@ from anytime_jax.config.clock import Clock
 from anytime_lab.forecast.growing_batch import RateByUpdate, RuleByUpdate
 from anytime_lab.forecast.run_forecast import DEFAULT_PLAN
 
-CLOCK = Clock(32, 128, 480 * 32 * 128, (("100 steps", 64), ("200 steps", 128)))
+CLOCK = Clock(32, 128, 480 * 32 * 128).grown(100, 64).grown(200, 128)
 STEPS = np.arange(400)
 ROOT = schedules.inverse_sqrt(1.0, alpha=100, warmup=10)
 
