@@ -17,8 +17,9 @@ import jax
 import numpy as np
 
 from anytime_jax.commands.argument_parser import positive_int
-from anytime_jax.config import schema
-from anytime_jax.config.schema import Config
+from anytime_jax.config import run_config
+from anytime_jax.config.kinds import NOBODY
+from anytime_jax.config.run_config import Config
 from anytime_jax.data.dataset_info import DatasetInfo, load_dataset
 from anytime_jax.errors import InputError
 
@@ -55,7 +56,7 @@ def load_config(model: str, /, **changes: Any) -> Config:
             settings[key] = {**settings.get(key, {}), **given}
         elif value is not None:
             settings[key] = value
-    return schema.build(settings)
+    return run_config.build(settings, trust=NOBODY)
 
 
 def train_command(model: str, data: Path, settings: Mapping[str, Any]) -> list[str]:

@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from anytime_jax.config.schema import Config
+from anytime_jax.config.run_config import Config
 from anytime_jax.distributed.jax_settings import configure
 from anytime_jax.formatting import format_bytes
 from benchmarks import harness, record

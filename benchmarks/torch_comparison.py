@@ -28,7 +28,7 @@ import numpy as np
 
 from anytime_jax.averaging import GrowingWindow
 from anytime_jax.config.model import Olmo
-from anytime_jax.config.schema import Config
+from anytime_jax.config.run_config import Config
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.jax_settings import configure
 from anytime_jax.errors import InputError, RunError

@@ -7,7 +7,7 @@ a `schedule`. Change any setting on the command line: `--config.batch_size=64 --
 
 from ml_collections import ConfigDict
 
-from anytime_jax.config import schema
+from anytime_jax.config.settings import group_names
 
 
 def get_config() -> ConfigDict:
@@ -15,4 +15,4 @@ def get_config() -> ConfigDict:
     # The types of settings are checked when all are known; a point may be a number or a text.
     # A dictionary that is a value, such as {"0.5x": {"length": 2048}}, stays one.
     options = {"type_safe": False, "convert_dict": False}
-    return ConfigDict({x: ConfigDict(**options) for x in schema.groups()}, **options)
+    return ConfigDict({x: ConfigDict(**options) for x in group_names()}, **options)

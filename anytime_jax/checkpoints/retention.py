@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 
 from anytime_jax.config.clock import Clock
-from anytime_jax.config.schema import Config
+from anytime_jax.config.run_config import Config
 
 _OVERHEAD = 2**18  # bytes in addition to the arrays, including partly filled file blocks
 

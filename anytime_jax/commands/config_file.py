@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 
 from anytime_jax.commands import config_help
 from anytime_jax.commands.argument_parser import SETTING_PREFIX
-from anytime_jax.config import fields, python_files, schema
-from anytime_jax.config.kinds import Trust
-from anytime_jax.config.schema import Config
+from anytime_jax.config import fields, python_files, run_config
+from anytime_jax.config.kinds import EVERY_PACKAGE, Trust
+from anytime_jax.config.run_config import Config
+from anytime_jax.config.settings import Settings
 from anytime_jax.errors import InputError
 
 T = TypeVar("T")
@@ -68,7 +69,7 @@ def load(arguments: argparse.Namespace) -> Config:
     Raises an InputError if the file is missing or cannot be run, or a setting is not allowed.
     """
     source = read(_file(arguments, "quickstart"), arguments.overrides, arguments.trust)
-    return schema.build(source)
+    return run_config.build(source, trust=EVERY_PACKAGE)
 
 
 def load_as(cls: type[T], arguments: argparse.Namespace, example: str) -> T:
@@ -80,13 +81,13 @@ def load_as(cls: type[T], arguments: argparse.Namespace, example: str) -> T:
 def read(file: str, overrides: Sequence[str] = (), trust: Trust = ()) -> dict[str, Any]:
     """Returns the settings that a configuration file, `FILE` or `FILE:NAME`, and options give.
 
-    The texts of options are as they were typed; `schema.build` reads and checks them.
+    The texts of options are as they were typed; `run_config.build` reads and checks them.
     """
     return override(python_files.get_config(file, trust), overrides)
 
 
 def override(
-    settings: dict[str, Any], overrides: Sequence[str], cls: type = schema.Settings
+    settings: dict[str, Any], overrides: Sequence[str], cls: type = Settings
 ) -> dict[str, Any]:
     """Returns settings changed by `--config.NAME=VALUE`, the last of each name."""
     pairs = (word.removeprefix(SETTING_PREFIX).partition("=") for word in overrides)

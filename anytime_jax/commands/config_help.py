@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from anytime_jax import plugins
-from anytime_jax.config import python_files, schema
+from anytime_jax.config import python_files
+from anytime_jax.config.settings import all_settings
 from anytime_jax.plugins import Folder
 
 _WIDTH = 100
@@ -61,9 +62,7 @@ def add(
         )
     lines = [
         textwrap.fill(", ".join(names), _WIDTH - 2, subsequent_indent="    ")
-        for _, names in itertools.groupby(
-            schema.all_settings(), lambda name: name.rpartition(".")[0]
-        )
+        for _, names in itertools.groupby(all_settings(), lambda name: name.rpartition(".")[0])
     ]
     parser.add_argument_group("settings (--config.NAME=VALUE)", "\n".join(lines))
 
@@ -81,7 +80,7 @@ def list_files(*folders: Folder) -> str:
 def _explain(values: Mapping[str, Any]) -> str:
     """Returns every setting with its meaning, its type, its default, and its value if known."""
     lines = [_HEAD]
-    for name, setting in schema.all_settings().items():
+    for name, setting in all_settings().items():
         kinds = f"of {', '.join(setting.kinds)}" if setting.kinds else ""
         default = setting.default_text and f"default {setting.default_text}"
         group, _, last = name.rpartition(".")

@@ -32,7 +32,8 @@ from anytime_jax.checkpoints.record_files import (
 )
 from anytime_jax.commands import argument_parser, loss_table
 from anytime_jax.commands.rich_console import open_console
-from anytime_jax.config import fields, schema
+from anytime_jax.config import fields
+from anytime_jax.config.settings import Settings
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.storage.atomic import atomic_write
@@ -207,7 +208,7 @@ def _changed_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     kinds = {group: {"kind": settings[group]["kind"]} for group in ("model", "optimizer")}
     required = {"name": settings["name"], "schedule": settings["schedule"]}
     given, default = (
-        fields.flatten(fields.to_dict(fields.read(schema.Settings, x)))
+        fields.flatten(fields.to_dict(fields.read(Settings, x)))
         for x in (settings, {**required, **kinds})
     )
     always = ("name", "schedule.", "model.kind", "optimizer.kind")

@@ -22,7 +22,7 @@ from anytime_jax.checkpoints.record_files import Row, read_records
 from anytime_jax.checkpoints.save_event_loop import EventLoopPolicy
 from anytime_jax.commands import config_file, loss_table, standard_streams
 from anytime_jax.commands.rich_console import open_console
-from anytime_jax.config import schema
+from anytime_jax.config.run_config import Config
 from anytime_jax.distributed import jax_settings, lost_process_exit, processes
 from anytime_jax.formatting import format_duration
 from anytime_jax.storage.files import can_append
@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _train(config, arguments)
 
 
-def _train(config: schema.Config, arguments: argparse.Namespace) -> int:
+def _train(config: Config, arguments: argparse.Namespace) -> int:
     jax_settings.configure()
     processes.initialize(
         arguments.coordinator,
@@ -129,7 +129,7 @@ def _train(config: schema.Config, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _report(config: schema.Config, console: Console, outcome: Outcome) -> None:
+def _report(config: Config, console: Console, outcome: Outcome) -> None:
     """Prints the losses and files of a stopped run, and draws its curves."""
     clock, run_dir = config.clock, storage_path(config.directory)
     rows = read_records(run_dir, console.print)
@@ -157,7 +157,7 @@ def _report(config: schema.Config, console: Console, outcome: Outcome) -> None:
 
 def _next_command(
     arguments: argparse.Namespace,
-    config: schema.Config,
+    config: Config,
     outcome: Outcome,
 ) -> str:
     """Returns advice on continuing to the next doubling, within the schedule and the data."""
@@ -191,7 +191,7 @@ def _command(arguments: argparse.Namespace, stop: str | None = None, *more: str)
     return f"{arguments.program} {shlex.join(words)} (in every process, started as before)"
 
 
-def _draw_curves(config: schema.Config, rows: Sequence[Row]) -> Path | None:
+def _draw_curves(config: Config, rows: Sequence[Row]) -> Path | None:
     try:
         # Matplotlib takes half a second to import, which the first update need not wait.
         from anytime_jax.commands import loss_figure

@@ -3,7 +3,7 @@
 A run's *time* is the number of tokens seen, over the tokens of its first update. It is a whole
 number, because a batch that grows is a multiple of the first one; with a constant batch it is the
 number of updates. Learning rates and windows of averages are functions of time. A *step* is a
-number of updates; the time of a step follows from its phases, each with one batch size.
+number of updates; the time of a step follows from the phases of the run, each with one batch size.
 
 A point is written in exactly one of three units: `"12500 steps"`, `"3.2768e9 tokens"` (also
 `"3.3B tokens"`) or `"4x"`, four times the run's Chinchilla budget. Points fall on whole updates,

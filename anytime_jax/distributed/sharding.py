@@ -18,7 +18,7 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-from anytime_jax.config.schema import MeshConfig
+from anytime_jax.config.mesh import MeshConfig
 from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
 

@@ -22,7 +22,7 @@ from anytime_jax.checkpoints.manager import (
 )
 from anytime_jax.checkpoints.retention import retention_policy
 from anytime_jax.checkpoints.train_state import TrainState
-from anytime_jax.config.schema import Config
+from anytime_jax.config.run_config import Config
 from anytime_jax.distributed import processes, sharding
 from anytime_jax.errors import RunError
 from anytime_jax.formatting import format_duration

@@ -14,7 +14,7 @@ from typing import Any
 
 from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_json
 from anytime_jax.config.kinds import NOBODY, Trust
-from anytime_jax.config.schema import Config, build_saved
+from anytime_jax.config.run_config import Config, build_saved
 from anytime_jax.config.stages import stage_settings
 from anytime_jax.data.dataset_info import DatasetInfo
 from anytime_jax.errors import InputError, RunError

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 
 from anytime_jax.checkpoints.retention import retention_policy
-from anytime_jax.config.schema import Config
+from anytime_jax.config.run_config import Config
 
 
 @dataclasses.dataclass(frozen=True)

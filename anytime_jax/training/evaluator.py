@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from anytime_jax import averaging, optimizers
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.config.model import ModelConfig
-from anytime_jax.config.schema import Config
+from anytime_jax.config.run_config import Config
 from anytime_jax.data.dataset_info import DatasetInfo
 from anytime_jax.data.windows import Windows
 from anytime_jax.distributed import sharding

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from jax.sharding import Mesh
 from rich.console import Console
 
-from anytime_jax.config.schema import Config
+from anytime_jax.config.run_config import Config
 from anytime_jax.training import preflight, run_data
 from anytime_jax.training.active_run import open_run
 from anytime_jax.training.plan import make_plan

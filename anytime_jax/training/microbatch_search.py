@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from anytime_jax.config.schema import Config
+from anytime_jax.config.run_config import Config
 from anytime_jax.distributed import processes
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from anytime_jax import averaging
-from anytime_jax.config.schema import Config
+from anytime_jax.config.run_config import Config
 from anytime_jax.errors import InputError, format_value
 from anytime_jax.models import decoder
 from anytime_jax.optimizers import RunInfo

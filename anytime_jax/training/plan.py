@@ -24,7 +24,7 @@ from anytime_jax.checkpoints import (
 from anytime_jax.config.fields import flatten
 from anytime_jax.config.kinds import explain_errors
 from anytime_jax.config.model import ModelConfig
-from anytime_jax.config.schema import Config
+from anytime_jax.config.run_config import Config
 from anytime_jax.config.stages import MODEL_FIELDS, describe_weights
 from anytime_jax.data.dataset_info import DatasetInfo, data_fingerprint
 from anytime_jax.distributed import processes, sharding

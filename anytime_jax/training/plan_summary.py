@@ -6,7 +6,7 @@ from typing import cast
 
 from anytime_jax.checkpoints.retention import checkpoint_bytes, retention_policy
 from anytime_jax.config.model import MODELS
-from anytime_jax.config.schema import Config
+from anytime_jax.config.run_config import Config
 from anytime_jax.config.stages import RunStage, describe_weights
 from anytime_jax.distributed import processes, sharding
 from anytime_jax.distributed.device_specs import device_spec

@@ -20,7 +20,7 @@ from anytime_jax.checkpoints.tree_names import flatten_by_name
 from anytime_jax.checks import require
 from anytime_jax.config.fields import flatten
 from anytime_jax.config.model import ModelConfig
-from anytime_jax.config.schema import Config
+from anytime_jax.config.run_config import Config
 from anytime_jax.distributed import processes, sharding
 from anytime_jax.errors import InputError, format_value, naming
 from anytime_jax.formatting import format_bytes, format_differences

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from anytime_jax.checkpoints.train_state import TrainState
-from anytime_jax.config.schema import MODELS, Config
+from anytime_jax.config.model import MODELS
+from anytime_jax.config.run_config import Config
 from anytime_jax.corpus.vocabulary_files import find_vocabulary_file, load_vocabulary
 from anytime_jax.data.dataset_info import DatasetInfo
 from anytime_jax.errors import InputError

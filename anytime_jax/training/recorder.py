@@ -12,7 +12,7 @@ import jax
 from anytime_jax import __version__
 from anytime_jax.checkpoints.record_files import RecordWriter, describe_missing
 from anytime_jax.checkpoints.tree_names import flatten_by_name
-from anytime_jax.config.schema import Config
+from anytime_jax.config.run_config import Config
 from anytime_jax.distributed import processes
 from anytime_jax.distributed.device_specs import device_spec
 from anytime_jax.errors import RunError

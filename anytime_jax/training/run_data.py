@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Mapping
 import jax
 from jax.sharding import Mesh
 
-from anytime_jax.config.schema import Config
+from anytime_jax.config.run_config import Config
 from anytime_jax.corpus.builtin_source import BuiltinSource, difference_note
 from anytime_jax.corpus.preparation import prepare
 from anytime_jax.data.dataset_info import METADATA_NAME, DatasetInfo, load_dataset

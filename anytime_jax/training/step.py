@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.config.clock import Clock
 from anytime_jax.config.model import ModelConfig
-from anytime_jax.config.schema import Config
+from anytime_jax.config.run_config import Config
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.xla_settings import compiler_options, fast_compiler_options
 from anytime_jax.models import decoder

@@ -21,7 +21,7 @@ from anytime_jax.checkpoints.checkpoint_listing import checkpoint_path, format_s
 from anytime_jax.checkpoints.tree_names import is_stacked, unflatten_by_name
 from anytime_jax.config.kinds import NOBODY, Trust
 from anytime_jax.config.model import ModelConfig
-from anytime_jax.config.schema import Config, build_saved
+from anytime_jax.config.run_config import Config, build_saved
 from anytime_jax.corpus.vocabulary_files import load_vocabulary
 from anytime_jax.corpus.vocabulary_interface import Vocabulary
 from anytime_jax.data.dataset_info import load_dataset

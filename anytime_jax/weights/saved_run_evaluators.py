@@ -7,7 +7,7 @@ from pathlib import Path
 from jax.sharding import Mesh
 
 from anytime_jax.config.model import ModelConfig
-from anytime_jax.config.schema import Config
+from anytime_jax.config.run_config import Config
 from anytime_jax.data.dataset_info import DatasetInfo, load_dataset
 from anytime_jax.data.windows import count_windows
 from anytime_jax.distributed import sharding

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 
 import jax
 
-from anytime_jax.config import schema
-from anytime_jax.config.schema import Config
+from anytime_jax.config import run_config
+from anytime_jax.config.kinds import NOBODY
+from anytime_jax.config.run_config import Config
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.jax_settings import configure
 from anytime_jax.errors import InputError
@@ -38,7 +39,7 @@ def configurations(path: str) -> dict[str, Config]:
     configs: dict[str, Config] = {}
     with study_files.open_study(path) as study:
         for run in study.runs:
-            config = schema.build({**run.settings, "averages": ()})
+            config = run_config.build({**run.settings, "averages": ()}, trust=NOBODY)
             configs.setdefault(optimizer_name(config.optimizer), config)
     if ADAMW not in configs:
         raise InputError(f"--study={path} has no run with {ADAMW}, to which times are relative")

@@ -15,8 +15,9 @@ import numpy as np
 
 from anytime_jax import schedules
 from anytime_jax.averaging import GrowingWindow
-from anytime_jax.config import python_files, schema
-from anytime_jax.config.schema import Config
+from anytime_jax.config import python_files, run_config
+from anytime_jax.config.kinds import NOBODY
+from anytime_jax.config.run_config import Config
 from anytime_jax.schedules import Schedule
 from anytime_lab.forecast.functional_law_fit import INTERVAL, FunctionalFit
 from anytime_lab.forecast.loss_history import LossHistory
@@ -90,7 +91,7 @@ def _forecast(
 
 
 def _config(name: str) -> Config:
-    return schema.build(python_files.get_config(name))
+    return run_config.build(python_files.get_config(name), trust=NOBODY)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from anytime_jax.config.schema import Config
+from anytime_jax.config.run_config import Config
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.device_specs import device_spec
 from anytime_jax.distributed.jax_settings import configure

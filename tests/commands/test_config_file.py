@@ -10,7 +10,8 @@ import small_run
 from run_command import run_command
 
 from anytime_jax.commands import config_file, train
-from anytime_jax.config import schema
+from anytime_jax.config import run_config
+from anytime_jax.config.kinds import NOBODY
 
 
 @pytest.fixture
@@ -32,9 +33,9 @@ def printed_config(capsys, *argv):
 def test_printed_configuration_is_the_run_and_prints_itself(file, tmp_path, capsys):
     overrides = ["--config.stop=2x", "--config.schedule.kind=wsd", "--config.schedule.horizon=2x"]
     settings, text = printed_config(capsys, f"--config={file}", *overrides)
-    built = schema.build(settings)
+    built = run_config.build(settings, trust=NOBODY)
     assert built.to_dict() == settings
-    assert built == schema.build(config_file.read(str(file), overrides))
+    assert built == run_config.build(config_file.read(str(file), overrides), trust=NOBODY)
     assert (built.schedule.name, built.horizon, built.model.attention) == ("wsd", 20, "auto")
     (tmp_path / "printed.py").write_text(text)
     again, text_again = printed_config(capsys, "--config=printed.py")
@@ -73,15 +74,17 @@ def test_dictionary_whose_keys_have_dots_is_given_in_each_way(tmp_path, monkeypa
     options = [f"--config.eval.sets={sets}", f"--config.stages={stages}"]
     settings, _ = printed_config(capsys, "--config=mine.py")
     assert printed_config(capsys, "--config=quickstart", *options)[0] == settings
-    built = schema.build(settings)
+    built = run_config.build(settings, trust=NOBODY)
     assert built.sets == sets
     assert [x.model.length for x in built.run_stages] == [128, 256]
     assert hash(built.eval)
-    assert schema.build(json.loads(json.dumps(settings))) == built
+    assert run_config.build(json.loads(json.dumps(settings)), trust=NOBODY) == built
 
 
 def test_last_of_several_values_counts(file):
-    config = schema.build(config_file.read(str(file), ["--config.seed=1", "--config.seed=2"]))
+    config = run_config.build(
+        config_file.read(str(file), ["--config.seed=1", "--config.seed=2"]), trust=NOBODY
+    )
     assert config.seed == 2
 
 

@@ -17,7 +17,8 @@ from pyarrow import parquet
 from source_documents import read_files
 
 from anytime_jax.commands import config_file, prepare, train
-from anytime_jax.config import schema
+from anytime_jax.config import run_config
+from anytime_jax.config.kinds import NOBODY
 from anytime_jax.corpus.vocabulary_training import train_vocabulary
 from anytime_jax.data.dataset_info import load_dataset
 from anytime_jax.training import run_data
@@ -97,7 +98,7 @@ def test_printed_command_trains_on_the_dataset(
     program, _, option = last.strip().partition(" train ")
     assert program == "python -m anytime_jax"
     (option,) = shlex.split(option)
-    config = schema.build(config_file.read(option.removeprefix("--config=")))
+    config = run_config.build(config_file.read(option.removeprefix("--config=")), trust=NOBODY)
     assert config.data.path == str(output)
     run_data.check_fit(config, info)
     stop, _ = run_data.find_stop(config, dict.fromkeys(config.sources, info), 0)

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from anytime_jax.checks import require_count
-from anytime_jax.config import fields, schema
+from anytime_jax.config import fields, run_config
 from anytime_jax.config.fields import Text
+from anytime_jax.config.kinds import NOBODY
+from anytime_jax.config.settings import Settings, all_settings
 from anytime_jax.errors import InputError
 from configs import quickstart
 
@@ -156,14 +158,14 @@ def test_name_that_is_no_setting_is_refused(name):
 def test_entry_of_a_dictionary_is_changed_by_name():
     source = change(eval__sets={"web": "a"}, eval__sets__code=Text("b"))
     source = {**source, "data": {"mixture": {"x": Text("('c', 1)")}}}
-    config = schema.build(source)
+    config = run_config.build(source, trust=NOBODY)
     assert config.sets == {"web": "a", "code": "b"}
     assert config.data.mixture == (("x", ("c", 1)),)
 
 
 def test_meanings_are_those_of_the_docstring():
     assert fields.meanings(Group) == {"count": "how many there are", "rate": "how fast; of a run"}
-    missing = {name for name, x in schema.all_settings().items() if not x.meaning}
+    missing = {name for name, x in all_settings().items() if not x.meaning}
     assert missing == set()
 
 
@@ -173,7 +175,7 @@ def test_meanings_are_those_of_the_docstring():
 def change(**changes):
     source = quickstart.get_config().to_dict()
     changes = {name.replace("__", "."): value for name, value in changes.items()}
-    fields.change(schema.Settings, source, changes)
+    fields.change(Settings, source, changes)
     return source
 
 
@@ -187,5 +189,5 @@ def test_another_kind_keeps_what_was_set_and_both_have():
     assert "momentum" in change(optimizer__momentum=0.9, optimizer__kind="adamw")["optimizer"]
     source = change(optimizer__momentum=0.9, optimizer__b2=0.95, optimizer__kind="muon")
     assert source["optimizer"] == {"kind": "muon", "momentum": 0.9, "b2": 0.95}
-    optimizer = schema.build(source).optimizer
+    optimizer = run_config.build(source, trust=NOBODY).optimizer
     assert (optimizer.momentum, optimizer.b2, optimizer.b1) == (0.9, 0.95, 0.9)

@@ -5,10 +5,10 @@ import sys
 import pytest
 
 from anytime_jax import plugins, schedules
-from anytime_jax.config import schema
+from anytime_jax.config import run_config
 from anytime_jax.config.kinds import EVERY_PACKAGE, NOBODY
 from anytime_jax.config.model import MODELS
-from anytime_jax.config.schema import OPTIMIZERS, SCHEDULES
+from anytime_jax.config.settings import OPTIMIZERS, SCHEDULES, all_settings
 from anytime_jax.errors import InputError
 from configs import quickstart
 
@@ -62,31 +62,31 @@ def test_class_of_an_installed_plugin_is_trusted_and_may_have_a_short_name(stran
     mine = plugins.Plugin(kinds={"optimizer": {"mine": stranger, "adamw": stranger}})
     monkeypatch.setattr(plugins, "installed", lambda: {**ours, "stranger": mine})
     for name in (stranger, "mine"):
-        config = schema.build(settings(name), NOBODY)
+        config = run_config.build(settings(name), trust=NOBODY)
         assert config.to_dict()["optimizer"] == {"kind": "mine", "momentum": 0.5}
-    assert "optimizer.momentum" in schema.all_settings()
+    assert "optimizer.momentum" in all_settings()
     assert OPTIMIZERS.name_of(OPTIMIZERS.find("adamw", NOBODY)) == "adamw"  # not another's
 
 
 def test_class_of_ones_own_is_a_kind(stranger):
-    config = schema.build(settings(stranger, momentum=0.25))
+    config = run_config.build(settings(stranger, momentum=0.25), trust=EVERY_PACKAGE)
     assert config.optimizer.momentum == 0.25
     assert config.to_dict()["optimizer"] == {"kind": stranger, "momentum": 0.25}
-    assert schema.build(config.to_dict()) == config
+    assert run_config.build(config.to_dict(), trust=EVERY_PACKAGE) == config
     assert config.identity("")["optimizer.momentum"] == 0.25
     assert config.facts()["optimizer.momentum"].branch == "named"
     with pytest.raises(InputError, match=r"^config\.optimizer\.momentun\b"):
-        schema.build(settings(stranger, momentun=0.25))
+        run_config.build(settings(stranger, momentun=0.25), trust=EVERY_PACKAGE)
 
 
 def test_class_is_imported_only_if_its_package_is_trusted(stranger, tmp_path):
     for trust in (NOBODY, ("other", "strange"), ["stranger.part"]):
         with pytest.raises(InputError, match=r"config\.optimizer\.kind .*--trust=stranger"):
-            schema.build(settings(stranger), trust)
+            run_config.build(settings(stranger), trust=trust)
     assert "stranger" not in sys.modules
     assert not (tmp_path / "imported").exists()
     for trust in (("stranger",), EVERY_PACKAGE):
-        assert schema.build(settings(stranger), trust).optimizer.momentum == 0.5
+        assert run_config.build(settings(stranger), trust=trust).optimizer.momentum == 0.5
     assert (tmp_path / "imported").exists()
 
 
@@ -100,7 +100,7 @@ def test_class_is_imported_only_if_its_package_is_trusted(stranger, tmp_path):
 )
 def test_what_is_no_kind_is_named(stranger, name):
     with pytest.raises(InputError, match=r"^config\.optimizer\.kind"):
-        schema.build(settings(name))
+        run_config.build(settings(name), trust=EVERY_PACKAGE)
 
 
 # Classes whose fields are no settings, and schedules that give no rate: a text of the class, and
@@ -143,28 +143,29 @@ def test_class_that_is_no_kind_is_named(stranger, tmp_path, group, old, new):
     assert old in text
     (tmp_path / "stranger.py").write_text(text.replace(old, new))
     with pytest.raises(InputError, match=rf"^config\.{group}"):
-        schema.build({**settings("adamw"), group: {"kind": stranger}})
+        run_config.build({**settings("adamw"), group: {"kind": stranger}}, trust=EVERY_PACKAGE)
 
 
 def test_schedule_of_ones_own_has_a_rate_and_perhaps_a_horizon(stranger, tmp_path):
     file = tmp_path / "stranger.py"
     file.write_text(RATE)
     source = {**settings("adamw"), "schedule": {"kind": stranger, "peak": 0.5}}
-    assert schema.build(source).rate_at(7) == 0.5
+    assert run_config.build(source, trust=EVERY_PACKAGE).rate_at(7) == 0.5
     file.write_text(RATE.replace("    peak:", "    horizon: int = 9\n    peak:"))
     sys.modules.pop("stranger")
     with pytest.raises(InputError, match=r"^config\.stop"):
-        schema.build(source)
+        run_config.build(source, trust=EVERY_PACKAGE)
 
 
 def test_points_of_a_schedule_are_read_by_the_clock():
     source = quickstart.get_config().to_dict()
     source["schedule"] = {"kind": "wsd", "peak": 1.0, "horizon": "2x", "warmup": 40}
-    config = schema.build({**source, "stop": "horizon"})
+    config = run_config.build({**source, "stop": "horizon"}, trust=EVERY_PACKAGE)
     assert config.learning_rate == schedules.WSD(1.0, horizon=800, warmup=40)
     assert config.to_dict()["schedule"]["horizon"] == "2x"  # as it was written
 
 
 def test_packages_of_a_configuration_are_those_of_its_classes_alone(stranger):
-    assert schema.build(settings("muon")).packages() == ()  # not a module that is called "muon"
-    assert schema.build(settings(stranger)).packages() == ("stranger",)
+    muon, own = (run_config.build(settings(x), trust=EVERY_PACKAGE) for x in ("muon", stranger))
+    assert muon.packages() == ()  # not a module that is called "muon"
+    assert own.packages() == ("stranger",)

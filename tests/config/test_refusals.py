@@ -12,7 +12,8 @@ import re
 import numpy as np
 import pytest
 
-from anytime_jax.config import fields, schema
+from anytime_jax.config import fields, run_config
+from anytime_jax.config.kinds import NOBODY
 from anytime_jax.errors import InputError
 from configs import quickstart
 
@@ -157,7 +158,7 @@ def changed(base, name, value):
 def test_refused_value_is_named_in_one_line(base, name):
     for value in REFUSED[base][name]:
         with pytest.raises(InputError) as caught:
-            schema.build(changed(base, name, value))
+            run_config.build(changed(base, name, value), trust=NOBODY)
         named = f"config.{NAMED.get((base, name), name)}"
         assert re.match(rf"{re.escape(named)}\b", caught.value.setting), caught.value
         assert "\n" not in str(caught.value)
@@ -169,7 +170,7 @@ def test_missing_setting_is_named(name):
     *groups, last = name.split(".")
     del functools.reduce(dict.__getitem__, groups, source)[last]
     with pytest.raises(InputError, match=rf"^config\.{name}\b"):
-        schema.build(source)
+        run_config.build(source, trust=NOBODY)
 
 
 ODD = [
@@ -182,7 +183,7 @@ ODD = [
 def test_any_value_of_any_setting_is_taken_or_refused_in_one_line(value):
     for name in [*fields.flatten(quickstart.get_config().to_dict()), "model", "data", "averages"]:
         try:
-            schema.build(changed("", name, value))
+            run_config.build(changed("", name, value), trust=NOBODY)
         except InputError as error:
             message = str(error)
             assert message.startswith("config")

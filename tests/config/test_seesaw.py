@@ -11,7 +11,9 @@ from ml_collections import ConfigDict
 
 from anytime_jax import schedules
 from anytime_jax.commands import config_file
-from anytime_jax.config import fields, schema, seesaw
+from anytime_jax.config import fields, run_config, seesaw
+from anytime_jax.config.kinds import NOBODY
+from anytime_jax.config.settings import Settings
 from anytime_jax.errors import InputError
 from anytime_jax.training.branching import check_inheritance
 from configs import quickstart
@@ -37,12 +39,12 @@ def settings(kind, schedule=None, **changes):
     config.stop = "4x"
     source = config.to_dict()
     changes = {k.replace("__", "."): v for k, v in changes.items()}
-    fields.change(schema.Settings, source, changes)
+    fields.change(Settings, source, changes)
     return source
 
 
 def build(kind, schedule=None, **changes):
-    return schema.build(settings(kind, schedule, **changes))
+    return run_config.build(settings(kind, schedule, **changes), trust=NOBODY)
 
 
 def steps(config):
@@ -142,9 +144,9 @@ def test_rate_is_the_same_inside_a_program():
 def test_setting_stays_a_word():
     config = build("inverse_sqrt", microbatches=4)
     assert config.identity("abc")["batch_growth"] == "seesaw"
-    assert schema.build(config.to_dict()) == config
+    assert run_config.build(config.to_dict(), trust=NOBODY) == config
     option = "--config.batch_growth=(('2x', 64),)"
-    clock = schema.build(config_file.read("quickstart", [option])).clock
+    clock = run_config.build(config_file.read("quickstart", [option]), trust=NOBODY).clock
     assert clock.phases == ((0, 0, 1), (800, 800, 2))
 
 
@@ -174,7 +176,9 @@ def test_branch_with_other_cuts_is_refused():
     trunk, config = build("inverse_sqrt"), branch(decay__horizon="13x")
     source = config.to_dict()
     source["schedule"]["alpha"] = 60.0
-    other = schema.build({**source, "branch": {**source["branch"], "change": ("schedule.alpha",)}})
+    other = run_config.build(
+        {**source, "branch": {**source["branch"], "change": ("schedule.alpha",)}}, trust=NOBODY
+    )
     with pytest.raises(InputError, match="batch_growth"):
         check_inheritance(other, trunk, other.branch_step)
 

@@ -7,7 +7,7 @@ import sys
 import jax
 import pytest
 
-from anytime_jax.config.schema import MeshConfig
+from anytime_jax.config.mesh import MeshConfig
 from anytime_jax.distributed.sharding import make_mesh
 from anytime_jax.errors import InputError
 

@@ -13,8 +13,8 @@ from jax.sharding import PartitionSpec
 from reference_decoders import OLMO
 
 from anytime_jax import averaging
+from anytime_jax.config.mesh import MeshConfig
 from anytime_jax.config.model import Qwen
-from anytime_jax.config.schema import MeshConfig
 from anytime_jax.distributed import sharding
 from anytime_jax.models import decoder
 from anytime_jax.training.objective import Objective

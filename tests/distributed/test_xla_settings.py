@@ -7,7 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from anytime_jax.config import schema
+from anytime_jax.config import run_config
+from anytime_jax.config.kinds import NOBODY
 from anytime_jax.distributed import sharding, xla_settings
 from anytime_jax.training import step
 from configs import quickstart
@@ -81,7 +82,7 @@ def test_settings_reach_the_compiler_of_an_update(monkeypatch):
     monkeypatch.setitem(xla_settings.COMPILER_OPTIONS, "cpu", (setting,))
     config = quickstart.get_config()
     config.model.update(layers=1, width=16, heads=2, mlp_width=32, length=8)
-    config = schema.build(config.to_dict())
+    config = run_config.build(config.to_dict(), trust=NOBODY)
     mesh = sharding.make_mesh(config.mesh, jax.devices()[:1])
     lowered = step.make_program(config, mesh).lower_update()
     with pytest.raises(jax.errors.JaxRuntimeError, match="no_such_option"):

@@ -15,8 +15,8 @@ import safetensors.numpy
 from paths import FIXTURES
 from small_run import same_bits
 
+from anytime_jax.config.mesh import MeshConfig
 from anytime_jax.config.model import MODELS, Llama, Olmo2, Qwen
-from anytime_jax.config.schema import MeshConfig
 from anytime_jax.distributed.sharding import make_mesh, parameter_shardings
 from anytime_jax.errors import InputError
 from anytime_jax.formats import model_format, model_reader, model_writer

@@ -18,7 +18,7 @@ from paths import REPOSITORY
 
 from anytime_jax.checkpoints.tree_names import flatten_by_name
 from anytime_jax.commands import config_file
-from anytime_jax.config import schema
+from anytime_jax.config.settings import OPTIMIZERS
 from anytime_jax.distributed.sharding import UNCONSTRAINED
 from anytime_jax.models import decoder
 from anytime_jax.training.optimizer import make_optimizer
@@ -38,7 +38,7 @@ _RATE = 2.0**-10
 def names():
     """Returns the shipped runs, as `--config` names them."""
     files = sorted(x.stem for x in (REPOSITORY / "configs").glob("[!_]*.py"))
-    kinds = [x for x in schema.OPTIMIZERS.classes if x != schema.OPTIMIZERS.default]
+    kinds = [x for x in OPTIMIZERS.classes if x != OPTIMIZERS.default]
     runs = [x for x in files if x not in WITHOUT and x != "optimizers"]
     return [*runs, *(f"optimizers:{x}" for x in sorted(kinds))]
 

@@ -8,7 +8,8 @@ from paths import REPOSITORY
 
 from anytime_jax import plugins
 from anytime_jax.commands import argument_parser, dispatch
-from anytime_jax.config import python_files, schema
+from anytime_jax.config import python_files
+from anytime_jax.config.settings import all_settings
 
 # What a test of the documentation does not have.
 NEEDS = {
@@ -90,7 +91,7 @@ def check_command_lines(path):
         arguments = argument_parser.parse(dispatch.import_command(name), name, argv)
         if name == "train" and "=my_" not in " ".join(argv):  # test_extend.py runs those
             for word in arguments.overrides:
-                assert word.removeprefix("--config.").split("=")[0] in schema.all_settings(), word
+                assert word.removeprefix("--config.").split("=")[0] in all_settings(), word
         for file in getattr(arguments, "config", None) or []:
             if not file.startswith("my_"):  # a file of the page's reader
                 python_files.find("config", file.partition(":")[0], *plugins.folders())

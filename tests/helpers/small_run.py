@@ -16,9 +16,11 @@ import pytest
 from ml_collections import ConfigDict
 from paths import HELPERS
 
-from anytime_jax.config import schema as config_lib
+from anytime_jax.config import run_config
+from anytime_jax.config.kinds import EVERY_PACKAGE
+from anytime_jax.config.mesh import MeshConfig
 from anytime_jax.config.model import ModelConfig
-from anytime_jax.config.schema import Config, MeshConfig
+from anytime_jax.config.run_config import Config
 from anytime_jax.corpus.preparation import prepare
 from anytime_jax.corpus.sources import FileSource
 from anytime_jax.data.dataset_info import DatasetInfo
@@ -66,7 +68,7 @@ def config(
     run_dir: str | pathlib.Path, data: str | pathlib.Path = "data", **changes: Any
 ) -> Config:
     """Returns the configuration of a small run."""
-    return config_lib.build(settings(run_dir, data, **changes).to_dict())
+    return run_config.build(settings(run_dir, data, **changes).to_dict(), trust=EVERY_PACKAGE)
 
 
 def mesh(devices: int = 1, **axes: int) -> jax.sharding.Mesh:

@@ -24,7 +24,8 @@ from fake_commands import (
 from paths import REPOSITORY
 
 from anytime_jax.commands import config_file
-from anytime_jax.config import schema
+from anytime_jax.config import run_config
+from anytime_jax.config.kinds import NOBODY
 from anytime_jax.storage import paths
 
 # Several processes on one machine
@@ -240,7 +241,9 @@ def test_job_set_starts_a_process_on_each_host(index, monkeypatch):
     assert (REPOSITORY / container["command"][-1]).exists()
     line = container["args"]
     files = [word.removeprefix("--config=") for word in line if word.startswith("--config=")]
-    schema.build(config_file.read(files[0], [x for x in line if x.startswith("--config.")]))
+    run_config.build(
+        config_file.read(files[0], [x for x in line if x.startswith("--config.")]), trust=NOBODY
+    )
     settings = dict(x.removeprefix("--").split("=", 1) for x in line if "=" in x)
     for name in ("config.run_dir", "config.data.path"):
         address = settings[name].replace("BUCKET", "bucket")

@@ -11,7 +11,7 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 from reference_decoders import CONFIGS, OLMO, OLMO2, PAPER, oracle
 
-from anytime_jax.config.schema import MeshConfig
+from anytime_jax.config.mesh import MeshConfig
 from anytime_jax.distributed.sharding import UNCONSTRAINED, ShardingConstraint, make_mesh
 from anytime_jax.models import decoder
 from anytime_jax.models.attention import (

@@ -12,8 +12,8 @@ import small_run
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from jax.extend.core import jaxprs_in_params
 
-from anytime_jax.config import schema
-from anytime_jax.config.schema import MeshConfig
+from anytime_jax.config.mesh import MeshConfig
+from anytime_jax.config.model import MODELS
 from anytime_jax.distributed.sharding import UNCONSTRAINED, ShardingConstraint, make_mesh
 from anytime_jax.errors import InputError
 from anytime_jax.models import attention, decoder
@@ -226,7 +226,7 @@ def test_a_block_that_may_ignore_documents_is_refused():
         def attend(self, x_BxLxD, layer, cache):
             return x_BxLxD, cache
 
-    class Model(schema.MODELS.find("llama", ())):
+    class Model(MODELS.find("llama", ())):
         def block(self):
             return Careless
 

@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 from matrix_trees import BLOCKS, LAYERS, MATRIX_AXES, matrices, newton_schulz, random_tree
 
-from anytime_jax.config.schema import MeshConfig
+from anytime_jax.config.mesh import MeshConfig
 from anytime_jax.distributed import sharding
 from anytime_jax.models import decoder
 from anytime_jax.optimizers import muon

@@ -15,7 +15,8 @@ from anytime_jax import averaging, schedules
 from anytime_jax.checkpoints.checkpoint_listing import saved_steps
 from anytime_jax.checkpoints.checkpoint_reader import read_meta
 from anytime_jax.commands import config_file
-from anytime_jax.config import schema
+from anytime_jax.config import run_config
+from anytime_jax.config.kinds import NOBODY
 from anytime_jax.corpus.preparation import prepare
 from anytime_jax.corpus.sources import FileSource
 from anytime_jax.data.windows import Windows, order_seed
@@ -226,7 +227,9 @@ def build(**changes):
 
 
 def decay(trunk, *overrides):
-    return schema.build(config_file.read(f"{REPOSITORY}/configs/decay.py:{trunk}", overrides))
+    return run_config.build(
+        config_file.read(f"{REPOSITORY}/configs/decay.py:{trunk}", overrides), trust=NOBODY
+    )
 
 
 def test_decay_of_a_constant_run_is_the_wsd_branch(trunk):

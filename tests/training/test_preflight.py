@@ -7,7 +7,8 @@ import small_run
 from training_runs import start
 
 from anytime_jax.commands import config_file
-from anytime_jax.config import schema
+from anytime_jax.config import run_config
+from anytime_jax.config.kinds import NOBODY
 from anytime_jax.data.dataset_info import SplitInfo
 from anytime_jax.errors import InputError
 from anytime_jax.training import loop, preflight, run_data
@@ -17,10 +18,10 @@ def test_check_data_advises_what_fits(dataset):
     changes = {"model__vocab_size": 40, "model__embedding_rows": 40}
     settings = small_run.settings("run", dataset.path, **changes)
     with pytest.raises(InputError, match=r"config\.model\.vocab_size") as error:
-        run_data.check_fit(schema.build(settings.to_dict()), dataset)
+        run_data.check_fit(run_config.build(settings.to_dict(), trust=NOBODY), dataset)
     advice = str(error.value).rpartition(": set ")[2].split()
     settings = config_file.override(settings.to_dict(), advice)
-    run_data.check_fit(schema.build(settings), dataset)
+    run_data.check_fit(run_config.build(settings, trust=NOBODY), dataset)
 
 
 def test_too_few_tokens_for_an_evaluation_are_refused(dataset):

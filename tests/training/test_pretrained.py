@@ -15,7 +15,8 @@ from training_runs import EVAL_NAMES, after, bits, records, start, update_by_han
 
 from anytime_jax import averaging, optimizers
 from anytime_jax.checkpoints.checkpoint_listing import saved_steps
-from anytime_jax.config import schema
+from anytime_jax.config import run_config
+from anytime_jax.config.kinds import NOBODY
 from anytime_jax.corpus.sentencepiece_vocabulary import SentencePieceVocabulary
 from anytime_jax.corpus.vocabulary_training import train_vocabulary
 from anytime_jax.data.windows import Windows
@@ -232,7 +233,7 @@ def test_text_without_the_first_token_of_the_model_is_rejected_unless_it_is_mean
 
 def test_continued_config_takes_shape_of_model(copy):
     (copy / PROVENANCE).write_text("{")  # not read: the model's configuration is enough
-    config = schema.build(continued.get_config(str(copy)).to_dict())
+    config = run_config.build(continued.get_config(str(copy)).to_dict(), trust=NOBODY)
     assert config.initial_weights == str(copy)
     assert type(config.model) is type(MODEL)
     for name in model_reader.read_description(copy).shape.keys() - {"kind"}:

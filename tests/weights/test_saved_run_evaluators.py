@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from anytime_jax.config.schema import MeshConfig
+from anytime_jax.config.mesh import MeshConfig
 from anytime_jax.training.evaluator import mean_and_standard_error
 from anytime_jax.weights import saved_run
 from anytime_jax.weights.saved_run_evaluators import open_evaluators

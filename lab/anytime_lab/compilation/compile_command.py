@@ -23,7 +23,7 @@ from rich.console import Console
 from anytime_jax.commands import argument_parser, config_file
 from anytime_jax.commands.argument_parser import positive_int
 from anytime_jax.commands.rich_console import open_console
-from anytime_jax.config import schema
+from anytime_jax.config.run_config import Config
 from anytime_jax.distributed import jax_settings, sharding, xla_settings
 from anytime_jax.distributed.device_specs import DeviceSpec, device_spec
 from anytime_jax.errors import InputError
@@ -107,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if report.fits else 2
 
 
-def _find_microbatches(config: schema.Config, mesh: jax.sharding.Mesh, device: DeviceSpec) -> int:
+def _find_microbatches(config: Config, mesh: jax.sharding.Mesh, device: DeviceSpec) -> int:
     """Returns the number of microbatches that is given, or that a new run would find."""
     if not isinstance(config.microbatches, str):
         return config.microbatches
@@ -118,7 +118,7 @@ def _find_microbatches(config: schema.Config, mesh: jax.sharding.Mesh, device: D
 
 
 def _compile(
-    config: schema.Config,
+    config: Config,
     model: ModelConfig,
     microbatches: int,
     mesh: jax.sharding.Mesh,
@@ -187,7 +187,7 @@ def _overrides(layout: program_search.Layout) -> str:
 
 
 def _describe(
-    config: schema.Config,
+    config: Config,
     model: ModelConfig,
     topology: topologies.Topology,
     kind: str,

@@ -18,7 +18,9 @@ import jax
 from jax.sharding import Mesh
 
 import anytime_jax
-from anytime_jax.config import schema
+from anytime_jax.config import run_config
+from anytime_jax.config.kinds import EVERY_PACKAGE
+from anytime_jax.config.run_config import Config
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.device_specs import DeviceSpec
 from anytime_jax.errors import InputError
@@ -167,13 +169,13 @@ def _compile(
 
 def _build(
     source: Mapping[str, Any], layout: Layout, devices: Sequence[Any]
-) -> tuple[schema.Config, Mesh]:
+) -> tuple[Config, Mesh]:
     """Returns the run with a layout, and its mesh; raises an InputError if they do not fit."""
     changed = copy.deepcopy(dict(source))
     for name, value in layout.settings().items():
         group, _, last = name.rpartition(".")
         (changed[group] if group else changed)[last] = value
-    config = schema.build(changed)
+    config = run_config.build(changed, trust=EVERY_PACKAGE)
     mesh = sharding.make_mesh(config.mesh, devices)
     preflight.check_mesh(config, mesh)
     return config, mesh

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from anytime_jax.config.schema import Config
+from anytime_jax.config.run_config import Config
 from anytime_jax.distributed.device_specs import DeviceSpec
 from anytime_jax.distributed.xla_settings import is_flag
 from anytime_jax.models.decoder import ModelConfig

@@ -13,7 +13,7 @@ import numpy as np
 
 from anytime_jax.averaging import LIVE
 from anytime_jax.config.kinds import NOBODY, Trust
-from anytime_jax.config.schema import Config
+from anytime_jax.config.run_config import Config
 from anytime_jax.errors import InputError
 from anytime_lab.forecast import run_loss_history, study_prior
 from anytime_lab.forecast.functional_law_fit import FunctionalFit

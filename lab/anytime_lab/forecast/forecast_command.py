@@ -23,7 +23,7 @@ from rich.console import Console
 from anytime_jax.commands import argument_parser, config_file
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config import fields
-from anytime_jax.config.schema import SCHEDULES
+from anytime_jax.config.settings import SCHEDULES
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.schedules import Schedule
 from anytime_jax.storage.files import make_writable_directory

@@ -14,7 +14,7 @@ from anytime_jax.checkpoints import run_json
 from anytime_jax.checkpoints.record_files import Row, read_records
 from anytime_jax.commands.loss_table import evaluated_rows
 from anytime_jax.config.kinds import NOBODY, Trust
-from anytime_jax.config.schema import Config
+from anytime_jax.config.run_config import Config
 from anytime_jax.errors import InputError
 from anytime_jax.storage.paths import storage_path
 from anytime_lab.forecast.growing_batch import RateByUpdate, RuleByUpdate

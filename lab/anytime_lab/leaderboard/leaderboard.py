@@ -21,7 +21,9 @@ import jax
 import numpy as np
 
 from anytime_jax.averaging import LIVE
-from anytime_jax.config.schema import OPTIMIZERS, Config, MeshConfig, all_settings
+from anytime_jax.config.mesh import MeshConfig
+from anytime_jax.config.run_config import Config
+from anytime_jax.config.settings import OPTIMIZERS, all_settings
 from anytime_jax.distributed import sharding
 from anytime_jax.errors import InputError
 from anytime_jax.optimizers.weight_decay import parse_g

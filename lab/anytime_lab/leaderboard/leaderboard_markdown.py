@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from anytime_jax.config.schema import Config
+from anytime_jax.config.run_config import Config
 from anytime_jax.formatting import format_count
 from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.tables import Table

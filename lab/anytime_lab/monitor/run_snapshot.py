@@ -13,10 +13,10 @@ from anytime_jax.averaging import LIVE
 from anytime_jax.checkpoints import record_files, run_json
 from anytime_jax.checkpoints.record_files import Row
 from anytime_jax.commands.loss_table import evaluated_rows, loss_table
-from anytime_jax.config import schema
+from anytime_jax.config import run_config
 from anytime_jax.config.clock import Clock
 from anytime_jax.config.kinds import NOBODY, Trust
-from anytime_jax.config.schema import Config
+from anytime_jax.config.run_config import Config
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count, format_duration
 from anytime_jax.storage.files import file_versions
@@ -187,7 +187,7 @@ def read_settings(run_dir: Path, trust: Trust = NOBODY) -> RunSettings:
         )
     try:
         name, branch = str(about["name"]), None
-        config = schema.build_saved(about.get("config"), str(file), trust)
+        config = run_config.build_saved(about.get("config"), str(file), trust)
         if (origin := about.get("branch")) is not None:
             branch = str(origin["from_run"]), operator.index(origin["step"]), origin.get("run_id")
     except InputError:

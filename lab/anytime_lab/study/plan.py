@@ -24,9 +24,10 @@ from typing import Any, TypeVar
 from ml_collections import ConfigDict
 
 from anytime_jax.checks import require_choice
-from anytime_jax.config import fields, schema
+from anytime_jax.config import fields, run_config
 from anytime_jax.config.kinds import EVERY_PACKAGE, Trust
-from anytime_jax.config.schema import Config
+from anytime_jax.config.run_config import Config
+from anytime_jax.config.settings import Settings, group_names
 from anytime_jax.errors import InputError
 from anytime_jax.storage.paths import absolute_path, is_address, storage_path
 from anytime_lab.study import paper_losses
@@ -98,7 +99,7 @@ class StudyRun:
 
     def build(self) -> Config:
         """Returns the configuration; raises an InputError for a setting that is not allowed."""
-        return schema.build(self.settings, self.trust)
+        return run_config.build(self.settings, trust=self.trust)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,12 +206,12 @@ def _make_run(
 ) -> StudyRun:
     settings = copy.deepcopy(config if isinstance(config, dict) else config.to_dict())
     own = {"name": name, "run_dir": f"{root}/{name}"}
-    fields.change(schema.Settings, settings, {**change, **own})
+    fields.change(Settings, settings, {**change, **own})
     # A ConfigDict sorts its keys, and a dictionary that is a value, such as {"2x": ...}, does not.
     options = {"convert_dict": False, "type_safe": False}
     groups = {
         name: ConfigDict(settings[name], **options)
-        for name in schema.groups()
+        for name in group_names()
         if isinstance(settings.get(name), dict)
     }
     return StudyRun(name, ConfigDict({**settings, **groups}, **options), trunk)

@@ -28,7 +28,7 @@ from anytime_jax.checks import is_number
 from anytime_jax.commands.loss_table import evaluated_rows
 from anytime_jax.config.clock import BRANCH_FRACTION, Clock
 from anytime_jax.config.fields import flatten
-from anytime_jax.config.schema import Config
+from anytime_jax.config.run_config import Config
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.optimizers.weight_decay import parse_g
 from anytime_lab.study.plan import Study, StudyRun

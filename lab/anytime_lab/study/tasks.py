@@ -11,7 +11,7 @@ from typing import Any
 from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_json
 from anytime_jax.checkpoints.record_files import is_evaluated
 from anytime_jax.checkpoints.retention import checkpoint_bytes, retention_policy
-from anytime_jax.config.schema import Config
+from anytime_jax.config.run_config import Config
 from anytime_jax.data.dataset_info import data_fingerprint, load_dataset
 from anytime_jax.errors import InputError
 from anytime_jax.models import flops

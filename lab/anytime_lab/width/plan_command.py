@@ -15,7 +15,7 @@ from typing import Any
 from anytime_jax.commands import argument_parser, config_file
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config.fields import flatten
-from anytime_jax.config.schema import Config
+from anytime_jax.config.run_config import Config
 from anytime_jax.errors import InputError, format_value
 from anytime_jax.models import decoder
 from anytime_jax.tables import Column, Table

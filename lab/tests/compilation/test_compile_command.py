@@ -9,7 +9,8 @@ import small_run
 from run_command import run_command
 
 from anytime_jax.commands import config_file
-from anytime_jax.config import schema
+from anytime_jax.config import run_config
+from anytime_jax.config.kinds import EVERY_PACKAGE
 from anytime_jax.distributed.device_specs import DeviceSpec
 from anytime_lab.compilation import compile_command, topologies, update_report
 
@@ -35,7 +36,11 @@ def compile_small_run(monkeypatch, compiled_once):
 
     def run(memory, *arguments, **changes):
         settings = small_run.settings("run", "data", **changes)
-        monkeypatch.setattr(config_file, "load", lambda arguments: schema.build(settings.to_dict()))
+        monkeypatch.setattr(
+            config_file,
+            "load",
+            lambda arguments: run_config.build(settings.to_dict(), trust=EVERY_PACKAGE),
+        )
         monkeypatch.setattr(topologies, "make_devices", lambda topology: jax.devices()[:4])
         device = DeviceSpec(peak_flops=1e12, bandwidth=1e11, memory=memory)
         monkeypatch.setattr(compile_command, "device_spec", lambda device_: device)

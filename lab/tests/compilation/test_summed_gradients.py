@@ -3,8 +3,9 @@
 import jax
 import pytest
 
-from anytime_jax.config import schema
-from anytime_jax.config.schema import MeshConfig
+from anytime_jax.config import run_config
+from anytime_jax.config.kinds import NOBODY
+from anytime_jax.config.mesh import MeshConfig
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.device_specs import DeviceSpec
 from anytime_jax.models import decoder
@@ -20,7 +21,7 @@ def test_gradients_are_summed_over_data_once_an_update(axes):
     config = quickstart.get_config()
     config.model.update(layers=1, width=16, heads=2, mlp_width=32, length=8)
     config.update(batch_size=16, microbatches=2, averages=())
-    config = schema.build(config.to_dict())
+    config = run_config.build(config.to_dict(), trust=NOBODY)
     update = step.make_program(config, mesh).lower_update().compile()
     spec = DeviceSpec(peak_flops=1e12, bandwidth=1e12)
     program = roofline.analyze(hlo.parse(update.as_text()), spec, dict(mesh.shape))

@@ -7,7 +7,8 @@ import pytest
 import synthetic_study
 
 from anytime_jax.checkpoints.record_files import Row
-from anytime_jax.config import schema
+from anytime_jax.config import run_config
+from anytime_jax.config.kinds import NOBODY
 from anytime_jax.errors import InputError
 from anytime_lab.forecast import run_loss_history
 from anytime_lab.forecast.run_loss_history import NoLossError
@@ -133,4 +134,4 @@ def test_study_has_the_runs_with_a_loss(tmp_path):
     runs = run_loss_history.read_study(str(tmp_path))
     assert [(run.name, plan.trunk) for run, plan in runs] == [(TRUNK, None), (BRANCH, TRUNK)]
     assert evaluated(runs[1][0].history, "last")[0] == [1920]
-    assert runs[0][0].config == schema.build(runs[0][1].settings)
+    assert runs[0][0].config == run_config.build(runs[0][1].settings, trust=NOBODY)

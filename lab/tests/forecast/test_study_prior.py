@@ -8,7 +8,8 @@ import pytest
 import synthetic_study
 from loss_laws import LAW
 
-from anytime_jax.config import schema
+from anytime_jax.config import run_config
+from anytime_jax.config.kinds import NOBODY
 from anytime_jax.errors import InputError
 from anytime_lab.forecast import study_prior
 from anytime_lab.forecast.functional_law_fit import FunctionalFit
@@ -24,7 +25,7 @@ def recorded(peak, seed=0, until=3840, data="abc", **changes):
         {"schedule.peak": peak, "seed": seed, "data.seed": seed}
         | {name.replace("__", "."): value for name, value in changes.items()}
     )
-    config = schema.build(config.to_dict())
+    config = run_config.build(config.to_dict(), trust=NOBODY)
     steps = np.unique(np.geomspace(200, until, 12).astype(int))
     losses = LAW.losses(config.learning_rate, steps)
     labels, training = ("last",) * len(steps), np.zeros(len(steps), bool)

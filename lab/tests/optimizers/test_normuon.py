@@ -17,7 +17,7 @@ from matrix_trees import (
 )
 
 from anytime_jax.checkpoints.tree_names import flatten_by_name
-from anytime_jax.config.schema import MeshConfig
+from anytime_jax.config.mesh import MeshConfig
 from anytime_jax.distributed import sharding
 from anytime_jax.models import decoder
 from anytime_jax.optimizers import RunInfo

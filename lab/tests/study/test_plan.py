@@ -7,7 +7,8 @@ import pytest
 from paths import REPOSITORY
 
 from anytime_jax.commands import config_file
-from anytime_jax.config import schema
+from anytime_jax.config import run_config
+from anytime_jax.config.kinds import NOBODY
 from anytime_jax.errors import InputError
 from anytime_lab.studies import (
     laptop,
@@ -53,7 +54,7 @@ def test_runs_are_named_after_their_change():
     seeds = paired(values("seed", 1), values("data.seed", 1))
     first, run = runs("mine", config, grid(PEAKS, seeds), "root")
     assert (first.name, run.name) == ("mine-peak=0.001-seed=1", "mine-peak=0.003-seed=1")
-    built = schema.build(run.settings)
+    built = run_config.build(run.settings, trust=NOBODY)
     assert (built.learning_rate.peak, built.seed, built.data.seed) == (3e-3, 1, 1)
     assert (built.name, built.run_dir) == (run.name, f"root/{run.name}")
     assert [x.name for x in runs("mine", config, [{}], "root")] == ["mine"]
@@ -77,7 +78,7 @@ def test_branches_inherit_everything_from_their_trunk():
     ]  # fmt: skip
     last = decays[-1]
     assert last.trunk == "constant-peak=0.003-seed=3"
-    built = schema.build(last.settings)
+    built = run_config.build(last.settings, trust=NOBODY)
     assert (built.branch.from_run, built.branch_step) == (f"root/{last.trunk}", 1440)
     assert (built.learning_rate.peak, built.seed, built.decay.floor) == (3e-3, 3, 0.0)
     assert built.decay.shape == "1-sqrt"
@@ -89,7 +90,7 @@ def test_run_of_a_study_has_settings_whose_keys_have_dots():
     config.eval.sets = {"py-v1.2": "data/python", "web": "data/web"}
     config.stages = {"0.5x": {"length": 256}}
     (run,) = runs("mine", config, [{}], "root")
-    built = schema.build(run.settings)
+    built = run_config.build(run.settings, trust=NOBODY)
     assert built.sets == {"py-v1.2": "data/python", "web": "data/web"}
     assert [x.model.length for x in built.run_stages] == [128, 256]
 
@@ -116,7 +117,9 @@ def test_run_suggests_the_nearest_name():
 
 def test_run_of_a_study_is_an_ordinary_configuration():
     file = "laptop"
-    schema.build(config_file.read(f"{file}:constant-peak=0.01", ["--config.stop=1x"]))
+    run_config.build(
+        config_file.read(f"{file}:constant-peak=0.01", ["--config.stop=1x"]), trust=NOBODY
+    )
     for name in (file, f"{file}:constant-peak=0.011", "none:a"):
         with pytest.raises(InputError):
             config_file.read(name)

@@ -1,349 +1,29 @@
-"""Settings of a run, each declared once, and what follows from them.
+"""The configuration of a run: its settings, and what follows from them.
 
 `build` turns the settings of a configuration file into a `Config`: the `Settings` with clock,
-learning rate, averages, stop and branch, which `resolve` works out. The defaults are the
-paper's 150M model. docs/settings.md is generated from these declarations.
+learning rate, averages, stop and branch, which `resolve` works out and checks against each other.
 """
 
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 
 from anytime_jax import averaging, schedules
-from anytime_jax.checks import (
-    is_number,
-    require,
-    require_count,
-    require_directory,
-    require_fraction,
-    require_positive,
-)
+from anytime_jax.checks import require
 from anytime_jax.config import seesaw
 from anytime_jax.config.clock import Clock, Stop, read_growth, read_stop
-from anytime_jax.config.fields import (
-    BY_NAME,
-    Declaration,
-    Facts,
-    declarations,
-    flatten,
-    read,
-    setting,
-    to_dict,
-)
-from anytime_jax.config.kinds import (
-    EVERY_PACKAGE,
-    NOBODY,
-    Kind,
-    Kinds,
-    Trust,
-    explain_errors,
-    is_trusted,
-)
-from anytime_jax.config.model import MODELS, Dtype, ModelConfig
+from anytime_jax.config.fields import Facts, declarations, flatten, read, to_dict
+from anytime_jax.config.kinds import NOBODY, Kind, Trust, explain_errors, is_trusted
 from anytime_jax.config.other_names import nearest
-from anytime_jax.config.stages import RunStage, check_sets, make_run_stages
+from anytime_jax.config.settings import OPTIMIZERS, BranchConfig, Settings, all_settings
+from anytime_jax.config.stages import RunStage, make_run_stages
 from anytime_jax.data.mixture import DataStage, Mixture
 from anytime_jax.errors import InputError, format_value, within
-from anytime_jax.optimizers.interface import Optimizer
 
-SCHEDULES = Kinds("schedule", schedules.Schedule, has_times=True)
 _LAST_CHECKED = 10**7  # updates of a schedule without an end
-OPTIMIZERS = Kinds("optimizer", Optimizer, default="adamw")
-
-
-@dataclasses.dataclass(frozen=True)
-class DataConfig:
-    """Source of the token windows.
-
-    Attributes:
-      path: dataset written by `python -m anytime_jax prepare`, the only source of a run without a
-        mixture.
-      mixture: sources with their datasets and weights, {"web": ("data/web", 0.7), "code":
-        ("data/code", 0.3)}.
-      text: path or address of the text that `prepare --config` makes it of.
-      validation_text: the same, for validation; empty to set a part of the text aside.
-      vocabulary: path or address of the vocabulary; empty for the one of `initial_weights`.
-      builtin_megabytes: text of the built-in corpus to prepare at `path` if nothing is there; 0 to
-        refuse instead.
-      seed: seed of the order of the windows.
-      documents: "join" lets a token attend to all of its window, as the paper does; "mask" to its
-        own document only.
-      boundary_loss: whether the loss of an end of text, which predicts the first token of another
-        document, counts in training.
-      most_documents: documents of a window that "mask" keeps apart; cuDNN's attention takes memory
-        for as many.
-      surplus: what to do with a window that has more: "merge" the others into the last one, or
-        "refuse" it, which ends the run.
-      repeat: whether to start another pass when the windows of a source are used up, rather than
-        stop.
-    """
-
-    path: str = setting("data/c4-t5", identity=False)
-    mixture: Annotated[tuple, BY_NAME] = setting((), identity=False)
-    text: str = setting("", identity=False)
-    validation_text: str = setting("", identity=False)
-    vocabulary: str = setting("", identity=False)
-    builtin_megabytes: float = setting(0.0, identity=False)
-    seed: int = 0
-    documents: Literal["join", "mask"] = setting("join", branch="named")
-    boundary_loss: bool = setting(True, branch="named")
-    most_documents: int = setting(64, branch="named")
-    surplus: Literal["merge", "refuse"] = setting("merge", identity=False)
-    repeat: bool = setting(False, identity=False)  # the paper never repeats data
-
-    def __post_init__(self) -> None:
-        require_directory("path", self.path)
-        ok = is_number(self.builtin_megabytes) and 0 <= self.builtin_megabytes < 1e6
-        require(ok, "builtin_megabytes", self.builtin_megabytes, "megabytes of text, 0 for none")
-        require_count("seed", self.seed)
-        require_count("most_documents", self.most_documents, least=2)
-
-
-@dataclasses.dataclass(frozen=True)
-class BranchConfig:
-    """Checkpoint of another run, the trunk, from which this run starts.
-
-    Attributes:
-      from_run: directory of the trunk; empty for a run that starts at its own first update.
-      at: point at which the branch leaves the trunk, where it has a checkpoint; empty for 90% of
-        the horizon of the branch.
-      data: dataset or mixture to continue with; empty for the trunk's. A source that the trunk has
-        read goes on where it is.
-      change: settings meant to differ from the trunk's, such as ("schedule.peak",).
-    """
-
-    from_run: str = setting("", identity=False)
-    at: str = ""
-    data: str | tuple = setting("", identity=False)
-    change: tuple = setting((), identity=False)
-
-    def __post_init__(self) -> None:
-        for name in ("from_run", "data"):
-            if isinstance(value := getattr(self, name), str) and value:
-                require_directory(name, value)
-        names = [name for name in ("at", "data", "change") if getattr(self, name)]
-        if not self.from_run and names:
-            value = getattr(self, names[0])
-            raise InputError("it needs from_run, the directory of the trunk", names[0], value)
-
-
-@dataclasses.dataclass(frozen=True)
-class DecayConfig:
-    """Decay of the learning rate at the end, which makes a WSD run of any schedule.
-
-    It starts where a branch leaves its trunk; without a branch, at 90% of the horizon.
-
-    Attributes:
-      horizon: end of the decay and of the run; empty for no decay.
-      floor: learning rate at the horizon over the peak.
-      shape: shape of the decay.
-    """
-
-    horizon: str = ""
-    floor: float = 0.0
-    shape: schedules.DecayShape = "linear"
-
-    def __post_init__(self) -> None:
-        require_fraction("floor", self.floor)
-
-
-@dataclasses.dataclass(frozen=True)
-class GuardConfig:
-    """Handling of bad updates.
-
-    Attributes:
-      skip: "nothing" stops the run at the first loss or gradient that is not finite; "nonfinite"
-        skips such updates; "spikes" skips updates of a spiking loss too.
-      spike: standard deviations above the mean of recent losses from which a loss is a spike.
-      limit: bad updates in a row that are skipped before the run stops.
-    """
-
-    skip: Literal["nothing", "nonfinite", "spikes"] = "nothing"
-    spike: float = 6.0
-    limit: int = 10
-
-    def __post_init__(self) -> None:
-        require_positive("spike", self.spike)
-        require_count("limit", self.limit, least=1)
-
-
-@dataclasses.dataclass(frozen=True)
-class MeshConfig:
-    """Devices along each axis of the mesh.
-
-    Attributes:
-      data: devices that split the batch and the state, and compute with whole parameters; -1 for
-        all that remain.
-      fsdp: devices that split the batch, the state and the parameters that they compute with.
-      tensor: devices that split each matrix product.
-    """
-
-    data: int = -1
-    fsdp: int = 1
-    tensor: int = 1
-
-    def __post_init__(self) -> None:
-        if self.data != -1:
-            require_count("data", self.data, least=1)
-        require_count("fsdp", self.fsdp, least=1)
-        require_count("tensor", self.tensor, least=1)
-
-
-@dataclasses.dataclass(frozen=True)
-class EvalConfig:
-    """Evaluation of the live weights and their averages.
-
-    Attributes:
-      every: distance between evaluations; 1x, 2x, 4x, ... come as well.
-      sets: datasets whose validation splits are evaluated, by name: {"web": "data/web"}; empty for
-        the sources of the run.
-      weights: weight of each set in the mean, {"web": 0.5, "code": 0.5}; empty for the mixture of
-        the last stage, or equal ones.
-      tokens: tokens of a validation split, rounded down to windows: the same random ones always. Of
-        several sets, each has as many, or all that it has.
-      batch_size: sequences evaluated at once.
-    """
-
-    every: str = "1x"
-    sets: Annotated[tuple, BY_NAME] = ()
-    weights: Annotated[tuple, BY_NAME] = ()
-    tokens: int | Literal["all"] = 32_800_000
-    batch_size: int = 32
-
-    def __post_init__(self) -> None:
-        if self.tokens != "all":
-            require_count("tokens", self.tokens, least=1)
-        require_count("batch_size", self.batch_size, least=1)
-        check_sets(self.sets, self.weights)
-
-
-@dataclasses.dataclass(frozen=True)
-class CheckpointConfig:
-    """Checkpoints that are saved and kept.
-
-    Attributes:
-      every: distance between rolling checkpoints.
-      keep: rolling checkpoints kept.
-      keep_every: distance between checkpoints kept for ever, as well as the milestones: 1x, 2x, 4x,
-        ... and 90% of each; or "never".
-    """
-
-    every: str = "1000 steps"
-    keep: int = 2
-    keep_every: str = "never"
-
-    def __post_init__(self) -> None:
-        require_count("keep", self.keep, least=1)
-
-
-@dataclasses.dataclass(frozen=True)
-class LogConfig:
-    """Records of the training.
-
-    Attributes:
-      every: distance between rows of the records.
-      relative_updates: whether to record the norm of every parameter's update over its own norm.
-      tensorboard: whether to write TensorBoard files too.
-      wandb_project: Weights & Biases project to mirror to; empty for none.
-    """
-
-    every: str = "20 steps"
-    relative_updates: bool = False
-    tensorboard: bool = True
-    wandb_project: str = ""
-
-    def __post_init__(self) -> None:
-        if self.wandb_project:
-            _require_word("wandb_project", self.wandb_project)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings:
-    """Every setting of a run.
-
-    Attributes:
-      name: name of the run in records and logs.
-      run_dir: directory of its checkpoints, records and figures; empty for runs/NAME, and for a
-        branch NAME_POINT in the folder of its trunk.
-      seed: seed of the initial parameters.
-      initial_weights: directory of an exported model to start from; empty for random parameters.
-      batch_size: sequences in an update.
-      microbatches: parts in which a batch is computed one after another; a batch that has grown has
-        more of them, of the same size. "auto" is the fewest that fit the devices, found when the
-        run begins and kept; "again" finds it anew.
-      accumulation: type in which the gradients of microbatches are summed; "bfloat16" takes half
-        the memory and rounds every sum to 8 bits.
-      batch_growth: points at which the batch grows, and its size from there: (("2x", 512),
-        ("8x", 1024)); "seesaw" doubles it where the schedule would halve the rate, which falls by
-        sqrt(2).
-      stages: what changes from a point on, of length, rope_theta, rope_scaling and mixture: {"8x":
-        {"length": 4096}, "16x": {"mixture": {...}}}.
-      chinchilla_tokens: tokens of the budget 1x.
-      stop: a point; "4x+" goes on to the next doubling when run again; "horizon" is the end of the
-        schedule; or "never".
-      averages: averages of the weights: "f25" (growing window), "ema0.999", "uniform",
-        "uniform1000" (from time 1000).
-      clip_norm: largest global norm of the gradient.
-      model: decoder.
-      data: source of the token windows.
-      branch: trunk of a branch.
-      schedule: learning rate.
-      decay: decay of the learning rate at the end.
-      optimizer: method of the updates.
-      guard: bad updates.
-      mesh: devices along each axis.
-      eval: evaluation.
-      checkpoint: checkpoints.
-      log: records.
-    """
-
-    name: str = setting(identity=False)
-    run_dir: str = setting("", identity=False)
-    seed: int = 0
-    initial_weights: str = setting("", identity=False)
-    batch_size: int = 256
-    microbatches: int | Literal["auto", "again"] = setting(8, identity=False)
-    accumulation: Dtype = setting("float32", identity=False)
-    batch_growth: tuple | Literal["seesaw"] = ()
-    stages: Annotated[tuple, BY_NAME] = setting((), identity=False)
-    chinchilla_tokens: int = 3_276_800_000  # 20 for each parameter of the 150M model's blocks
-    stop: str = setting("32x", identity=False)
-    averages: tuple = setting(("f6.25", "f12.5", "f25", "f50", "f100"), identity=False)
-    clip_norm: float = setting(1.0, branch="named")
-    model: ModelConfig = setting(kinds=MODELS)
-    data: DataConfig = setting(DataConfig)
-    branch: BranchConfig = setting(BranchConfig, branch="free")
-    schedule: Kind = setting(kinds=SCHEDULES, branch="named")
-    decay: DecayConfig = setting(DecayConfig, branch="free")
-    optimizer: Any = setting(kinds=OPTIMIZERS, branch="named", kind_facts={"branch": "inherits"})
-    guard: GuardConfig = setting(GuardConfig, identity=False)
-    mesh: MeshConfig = setting(MeshConfig, identity=False)
-    eval: EvalConfig = setting(EvalConfig, identity=False)
-    checkpoint: CheckpointConfig = setting(CheckpointConfig, identity=False)
-    log: LogConfig = setting(LogConfig, identity=False)
-
-    def __post_init__(self) -> None:
-        _require_word("name", self.name)
-        for name in ("run_dir", "initial_weights"):
-            if getattr(self, name):
-                require_directory(name, getattr(self, name))
-        require_count("seed", self.seed)
-        require_count("batch_size", self.batch_size, least=1)
-        if isinstance(self.microbatches, str):
-            allowed = "a number of parts, 'auto' or 'again'"
-            ok = self.microbatches in ("auto", "again")
-            require(ok, "microbatches", self.microbatches, allowed)
-        else:
-            require_count("microbatches", self.microbatches, least=1)
-            if self.batch_size % self.microbatches:
-                reason = f"it does not divide batch_size = {self.batch_size}"
-                raise InputError(reason, "microbatches", self.microbatches)
-        ok = 0 < self.chinchilla_tokens < 2**63
-        require(ok, "chinchilla_tokens", self.chinchilla_tokens, "from 1 to below 2^63")
-        require_positive("clip_norm", self.clip_norm)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -486,22 +166,12 @@ class Config(Settings):
         return tuple(x for x in modules if not is_trusted(x, NOBODY))
 
 
-def all_settings() -> dict[str, Declaration]:
-    """Returns the declaration of every setting by dotted name."""
-    return declarations(Settings)
-
-
-def groups() -> dict[str, dict[str, Any]]:
-    """Returns an empty dictionary for every group of settings, by name."""
-    return {name.partition(".")[0]: {} for name in all_settings() if "." in name}
-
-
-def build(source: Mapping[str, Any], trust: Trust = EVERY_PACKAGE) -> Config:
+def build(source: Mapping[str, Any], *, trust: Trust) -> Config:
     """Returns the configuration of a run from nested dictionaries.
 
-    `trust` says which packages are imported for kinds that are named `package.module:Class`; for
-    settings that a run directory or a model holds, give `NOBODY` or what the user trusts. An
-    InputError states the setting, its value and the allowed values.
+    `trust` says which packages are imported for kinds that are named `package.module:Class`: for
+    the user's own settings `EVERY_PACKAGE`; for those that a run directory or a model holds,
+    `NOBODY` or what the user trusts. Raises an InputError for each wrong setting.
     """
     return resolve(read(Settings, source, trust))
 
@@ -509,7 +179,7 @@ def build(source: Mapping[str, Any], trust: Trust = EVERY_PACKAGE) -> Config:
 def build_saved(source: Any, where: str, trust: Trust = NOBODY) -> Config:
     """Returns the configuration of settings that a file holds, which `where` names in errors."""
     try:
-        return build(source, trust)
+        return build(source, trust=trust)
     except InputError as error:
         raise InputError(f"{where}: its settings cannot be used here ({error})") from error
 
@@ -718,8 +388,3 @@ def _check_branch(config: Config) -> None:
             "stop",
             config.stop,
         )
-
-
-def _require_word(name: str, text: str) -> None:
-    ok = text.strip() and text.isprintable() and len(text) <= 200
-    require(ok, name, text, "up to 200 printable characters")

@@ -6,8 +6,10 @@ import functools
 import pytest
 
 from anytime_jax import schedules
-from anytime_jax.config import fields, other_names, schema
+from anytime_jax.config import fields, other_names, run_config
 from anytime_jax.config.clock import Stop
+from anytime_jax.config.kinds import NOBODY
+from anytime_jax.config.settings import OPTIMIZERS, Settings, all_settings
 from anytime_jax.errors import InputError
 from configs import optimizers
 from configs import quickstart as quickstart_file
@@ -22,21 +24,25 @@ def quickstart(**changes):
     return source
 
 
+def build(**changes):
+    return run_config.build(quickstart(**changes), trust=NOBODY)
+
+
 def decay(**changes):
     schedule = {"kind": "constant", "peak": 1e-2, "warmup": "0.1x"}  # 40 steps of 400
-    return quickstart(schedule=schedule, decay={"horizon": "1x"}, **{"stop": "1x", **changes})
+    return build(schedule=schedule, decay={"horizon": "1x"}, **{"stop": "1x", **changes})
 
 
 def test_a_file_names_what_it_changes():
     source = quickstart()
-    built = schema.build(source)
+    built = run_config.build(source, trust=NOBODY)
     assert "clip_norm" not in source
     assert (built.clip_norm, built.optimizer.b1) == (1.0, 0.9)
-    assert schema.build(built.to_dict()) == built
+    assert run_config.build(built.to_dict(), trust=NOBODY) == built
 
 
 def test_quickstart():
-    built = schema.build(quickstart())
+    built = build()
     assert built.clock.chinchilla_steps == 400
     assert built.stop_rule == Stop(1600, doubles=True)
     assert built.learning_rate == schedules.inverse_sqrt(1e-2, 800.0, warmup=160)
@@ -58,13 +64,13 @@ def test_quickstart():
 )
 def test_word_of_another_trainer_is_answered(name, answer):
     settings = quickstart()
-    fields.change(schema.Settings, settings, {name: fields.Text("1")})
+    fields.change(Settings, settings, {name: fields.Text("1")})
     with pytest.raises(InputError, match=rf"^config\.{name}\b.*: .*\b{answer}\b"):
-        schema.build(settings)
+        run_config.build(settings, trust=NOBODY)
 
 
 def test_answers_to_words_of_other_trainers_are_settings():
-    settings = schema.all_settings()
+    settings = all_settings()
     assert set(other_names.NAMES) <= set(settings)
     words = [x for text in other_names.NAMES.values() for x in text.split()]
     absent = [x for text in other_names.ABSENT.values() for x in text.split()]
@@ -73,10 +79,10 @@ def test_answers_to_words_of_other_trainers_are_settings():
 
 
 def test_decay_and_its_stop():
-    assert schema.build(decay()).horizon == 400
-    assert schema.build(decay()).learning_rate.start == 360
-    assert schema.build(decay(stop="0.5x")).stop_rule.step == 200
-    assert schema.build(decay(stop="horizon")).stop_rule == Stop(400, doubles=False)
+    assert decay().horizon == 400
+    assert decay().learning_rate.start == 360
+    assert decay(stop="0.5x").stop_rule.step == 200
+    assert decay(stop="horizon").stop_rule == Stop(400, doubles=False)
 
 
 @pytest.mark.parametrize(
@@ -90,53 +96,53 @@ def test_decay_and_its_stop():
     ],
 )
 def test_stop_after_steps(stop, reached, expected):
-    config = schema.build(quickstart(stop=stop))  # 400 steps are 1x
+    config = build(stop=stop)  # 400 steps are 1x
     assert [config.stop_rule.after(step, config.clock) for step in reached] == expected
 
 
 def test_facts_of_a_run_are_those_of_its_kinds():
-    declared = schema.all_settings()
-    for kind in schema.OPTIMIZERS.classes:
-        facts = schema.build(optimizers.get_config(kind).to_dict()).facts()
+    declared = all_settings()
+    for kind in OPTIMIZERS.classes:
+        facts = run_config.build(optimizers.get_config(kind).to_dict(), trust=NOBODY).facts()
         assert facts == {name: declared[name].facts for name in facts}
 
 
 def test_identity_follows_settings_and_data():
-    identity = schema.build(quickstart()).identity("abc")
-    assert schema.build(quickstart()).identity("abd") != identity
-    assert schema.build(quickstart(stop="8x", mesh__fsdp=2)).identity("abc") == identity
-    assert schema.build(quickstart(schedule__alpha=961.0)).identity("abc") != identity
-    grown = schema.build(quickstart(batch_growth=(("2x", 64),))).identity("abc")
+    identity = build().identity("abc")
+    assert build().identity("abd") != identity
+    assert build(stop="8x", mesh__fsdp=2).identity("abc") == identity
+    assert build(schedule__alpha=961.0).identity("abc") != identity
+    grown = build(batch_growth=(("2x", 64),)).identity("abc")
     assert grown["batch_growth"] == [["2x", 64]]
 
 
 def test_branch_on_other_data_reads_those():
     branch = {"branch__from_run": "trunk", "branch__at": "900 steps", "branch__data": "other"}
-    config = schema.build(quickstart(**branch))
+    config = build(**branch)
     assert config.run_stages[-1].step == 900
     assert config.run_stages[-1].weights == (("other", 1),)
     assert config.sources["other"] == "other"
-    assert schema.build(config.to_dict()) == config
+    assert run_config.build(config.to_dict(), trust=NOBODY) == config
 
 
 def test_build_leaves_its_input_alone():
     source = quickstart()
     before = copy.deepcopy(source)
-    assert schema.build(source) == schema.build(source)
+    assert run_config.build(source, trust=NOBODY) == run_config.build(source, trust=NOBODY)
     assert source == before
 
 
 def test_directory_that_follows_from_the_name_is_no_setting():
-    built = schema.build(quickstart())
+    built = build()
     assert (built.directory, built.to_dict()["run_dir"]) == ("runs/quickstart", "")
-    assert schema.build(quickstart(run_dir="mine")).directory == "mine"
+    assert build(run_dir="mine").directory == "mine"
 
 
 # What follows from a branch
 
 
 def branch(**changes):
-    return schema.build(quickstart(branch__from_run="folder/trunk", **changes))
+    return build(branch__from_run="folder/trunk", **changes)
 
 
 def test_branch_leaves_its_trunk_at_a_point_or_at_90_percent_of_its_horizon():

@@ -1,0 +1,27 @@
+"""Settings of the mesh of devices."""
+
+import dataclasses
+
+from anytime_jax.checks import require_count
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+    """Devices along each axis of the mesh.
+
+    Attributes:
+      data: devices that split the batch and the state, and compute with whole parameters; -1 for
+        all that remain.
+      fsdp: devices that split the batch, the state and the parameters that they compute with.
+      tensor: devices that split each matrix product.
+    """
+
+    data: int = -1
+    fsdp: int = 1
+    tensor: int = 1
+
+    def __post_init__(self) -> None:
+        if self.data != -1:
+            require_count("data", self.data, least=1)
+        require_count("fsdp", self.fsdp, least=1)
+        require_count("tensor", self.tensor, least=1)
