@@ -36,7 +36,7 @@ import numpy as np
 import optax
 
 from anytime_jax.checks import (
-    convert_numbers,
+    conform_to_types,
     is_number,
     read_times,
     require,
@@ -60,7 +60,7 @@ class Rule(abc.ABC):
 
     def __post_init__(self) -> None:
         """Converts the fields; a subclass that checks its own calls this first."""
-        convert_numbers(self)
+        conform_to_types(self)
 
     @property
     @abc.abstractmethod

@@ -7,7 +7,7 @@ a tenth of a second.
 import dataclasses
 import math
 import numbers
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args, get_origin
 
 from anytime_jax.errors import InputError
 
@@ -52,13 +52,17 @@ def plain_number(value: Any) -> Any:
     return value.item() if _is(value, (), numbers.Number) else value
 
 
-def convert_numbers(settings: Any) -> None:
-    """Makes NumPy numbers in a dataclass's fields Python's, and integers floats where declared.
+def conform_to_types(settings: Any) -> None:
+    """Gives a dataclass that code constructs the types that `config.fields` gives settings.
 
-    JAX would compute with an integer in int32, which overflows.
+    NumPy numbers become Python's, and integers floats where declared: JAX would compute with an
+    integer in int32, which overflows. Raises an InputError for a word that its Literal does not
+    have.
     """
     for field in (x for x in dataclasses.fields(settings) if x.init):
         value = plain_number(getattr(settings, field.name))
+        if get_origin(field.type) is Literal:
+            require_choice(field.name, value, get_args(field.type))
         # A module may postpone its annotations, which are then text.
         if str(field.type) in ("<class 'float'>", "float", "float | str") and is_number(value):
             value = float(value)

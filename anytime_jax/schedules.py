@@ -27,7 +27,7 @@ import dataclasses
 import functools
 import math
 from types import ModuleType
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 import jax
 import jax.core
@@ -81,7 +81,7 @@ class Schedule(abc.ABC):
         """Checks the fields that are shared; a subclass that checks its own calls this first."""
         if not hasattr(self, "peak"):
             raise ValueError(f"the class {type(self).__name__} has no field peak: add one")
-        checks.convert_numbers(self)
+        checks.conform_to_types(self)
         checks.require_positive("peak", self.peak)
         end, warmup = self.end, self.warmup_end
         checks.require_count("warmup", warmup)
@@ -325,12 +325,11 @@ class Decay(Schedule):
     shape: DecayShape = "linear"
 
     def __post_init__(self) -> None:
-        checks.convert_numbers(self)
+        checks.conform_to_types(self)
         checks.require(isinstance(self.trunk, Schedule), "trunk", self.trunk, "a schedule")
         checks.require_count("start", self.start)
         checks.require_count("horizon", self.horizon)
         checks.require_fraction("floor", self.floor)
-        checks.require_choice("shape", self.shape, get_args(DecayShape))
         allowed = f"later than the start of the decay, {self.start}"
         checks.require(self.start < self.horizon, "horizon", self.horizon, allowed)
         end = self.trunk.end

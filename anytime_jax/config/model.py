@@ -2,12 +2,12 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 from anytime_jax.checks import (
+    conform_to_types,
     is_number,
     require,
-    require_choice,
     require_count,
     require_not_negative,
     require_positive,
@@ -97,6 +97,7 @@ class ModelConfig:
     remat: Remat = setting("none", identity=False)
 
     def __post_init__(self) -> None:
+        conform_to_types(self)
         for name in ("layers", "heads", "width", "mlp_width", "vocab_size"):
             require_count(name, getattr(self, name), least=1)
         require_count("embedding_rows", self.embedding_rows, least=1)
@@ -108,14 +109,6 @@ class ModelConfig:
         require_rope_scaling("rope_scaling", self.rope_scaling)
         require_positive("norm_epsilon", self.norm_epsilon)
         require_not_negative("z_loss", self.z_loss)
-        for name, words in (
-            ("dtype", Dtype),
-            ("attention", Attention),
-            ("layer_loop", LayerLoop),
-            ("remat", Remat),
-            ("parametrization", Parametrization),
-        ):
-            require_choice(name, getattr(self, name), get_args(words))
         if self.layer_loop == "unroll" and self.layers > _MOST_UNROLLED:
             raise InputError(
                 "with layer_loop = 'unroll', a program of so many blocks takes hours to compile: "

@@ -17,6 +17,7 @@ from anytime_jax.config import seesaw
 from anytime_jax.config.clock import Clock, Stop, read_growth, read_stop
 from anytime_jax.config.fields import Facts, declarations, flatten, read, to_dict
 from anytime_jax.config.kinds import NOBODY, Kind, Trust, explain_errors, is_trusted
+from anytime_jax.config.model import ModelConfig
 from anytime_jax.config.other_names import nearest
 from anytime_jax.config.settings import OPTIMIZERS, BranchConfig, Settings, all_settings
 from anytime_jax.config.stages import RunStage, make_run_stages
@@ -67,6 +68,16 @@ class Config(Settings):
     def stage_at(self, step: int) -> RunStage:
         """Returns the stage of the update after `step` updates."""
         return next(x for x in reversed(self.run_stages) if x.step <= step)
+
+    @property
+    def models(self) -> tuple[ModelConfig, ...]:
+        """The models of the stages, in order, each once."""
+        return tuple(dict.fromkeys(stage.model for stage in self.run_stages))
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The lengths of windows of the stages, in order, each once."""
+        return tuple(dict.fromkeys(model.length for model in self.models))
 
     def batches(self, step: int) -> Iterator[tuple[int, int | None]]:
         """Yields the windows in an update from a step on, each number with its updates.

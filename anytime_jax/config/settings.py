@@ -283,11 +283,7 @@ class Settings:
                 require_directory(name, getattr(self, name))
         require_count("seed", self.seed)
         require_count("batch_size", self.batch_size, least=1)
-        if isinstance(self.microbatches, str):
-            allowed = "a number of parts, 'auto' or 'again'"
-            ok = self.microbatches in ("auto", "again")
-            require(ok, "microbatches", self.microbatches, allowed)
-        else:
+        if not isinstance(self.microbatches, str):
             require_count("microbatches", self.microbatches, least=1)
             if self.batch_size % self.microbatches:
                 reason = f"it does not divide batch_size = {self.batch_size}"

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from anytime_jax.checks import convert_numbers, is_number, require, require_directory
+from anytime_jax.checks import is_number, require, require_directory
 from anytime_jax.config.clock import Clock
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.data.mixture import DENOMINATOR, whole_weights
@@ -72,7 +72,6 @@ def make_run_stages(
             continue
         with within("stages"):
             later = dataclasses.replace(stages[-1].model, **change)
-            convert_numbers(later)
         stages.append(RunStage(step, later, weights))
     return tuple(stages), paths
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import optax
 
-from anytime_jax.checks import convert_numbers, require_decay, require_positive
+from anytime_jax.checks import conform_to_types, require_decay, require_positive
 from anytime_jax.optimizers.interface import RunInfo
 from anytime_jax.optimizers.weight_decay import DecayMask, check_weight_decay, descend
 from anytime_jax.optimizers.width_scaling import scale_with_width
@@ -50,11 +50,11 @@ class AdamW:
     decay_mask: DecayMask = "all"
 
     def __post_init__(self) -> None:
-        convert_numbers(self)
+        conform_to_types(self)
         require_decay("b1", self.b1)
         require_decay("b2", self.b2)
         require_positive("epsilon", self.epsilon)
-        check_weight_decay(self.weight_decay, self.decay_mask)
+        check_weight_decay(self.weight_decay)
 
     def transform(self, run: RunInfo) -> optax.GradientTransformation:
         """Returns the descent."""

@@ -22,7 +22,7 @@ import collections
 import dataclasses
 import math
 from collections.abc import Callable, Collection
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,6 @@ import optax
 from anytime_jax.checks import (
     require,
     require_bool,
-    require_choice,
     require_count,
     require_decay,
     require_positive,
@@ -87,7 +86,6 @@ class Muon(AdamW):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_decay("momentum", self.momentum)
-        require_choice("scale", self.scale, get_args(Scale))
         require_positive("adam_rate", self.adam_rate)
 
     def scale_matrices(self, run: RunInfo) -> optax.GradientTransformation:

@@ -9,7 +9,7 @@ import optax
 
 from anytime_jax.averaging import LIVE
 from anytime_jax.checks import (
-    convert_numbers,
+    conform_to_types,
     require_decay,
     require_inside,
     require_positive,
@@ -58,10 +58,10 @@ class ScheduleFreeAdamW:
     interpolation: float = dataclasses.field(default=0.9, metadata=INHERITED)
 
     def __post_init__(self) -> None:
-        convert_numbers(self)
+        conform_to_types(self)
         require_decay("b2", self.b2)
         require_positive("epsilon", self.epsilon)
-        check_weight_decay(self.weight_decay, self.decay_mask)
+        check_weight_decay(self.weight_decay)
         require_inside("interpolation", self.interpolation)
 
     def transform(self, run: RunInfo) -> optax.GradientTransformation:

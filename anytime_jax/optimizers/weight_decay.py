@@ -37,13 +37,12 @@ DecayMask = Literal["all", "matrices"]
 _LARGEST_SHARE = 0.1  # early in a run, g ln(2) / t is large
 
 
-def check_weight_decay(weight_decay: float | str, decay_mask: DecayMask) -> None:
-    """Raises a ValueError for settings of a decay that are not allowed."""
+def check_weight_decay(weight_decay: float | str) -> None:
+    """Raises an InputError unless a weight decay is a fraction, or a rule such as "g2"."""
     is_fraction = is_number(weight_decay) and 0 <= float(weight_decay) <= 1
     if not is_fraction and parse_g(weight_decay) is None:
         allowed = 'a fraction from 0 to 1, or "g" and a number from 0.01 to 100, as in "g2"'
         reject("weight_decay", weight_decay, allowed)
-    require_choice("decay_mask", decay_mask, get_args(DecayMask))
 
 
 def parse_g(weight_decay: float | str) -> float | None:
@@ -69,7 +68,8 @@ def descend(
       >>> descent.update(params, descent.init(params), params)[0]
       Array(-0.55, dtype=float32)
     """
-    check_weight_decay(weight_decay, decay_mask)
+    check_weight_decay(weight_decay)
+    require_choice("decay_mask", decay_mask, get_args(DecayMask))
     mask = functools.partial(is_decayed, mask_name(weight_decay, decay_mask), run)
     scale = optax.scale_by_learning_rate(run.learning_rate)
     before = after = optax.identity()

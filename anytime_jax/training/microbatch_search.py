@@ -101,7 +101,7 @@ def measure_programs(
     Returns None if the compiler runs out of memory, or computes arrays twice to save memory.
     """
     sizes = []
-    for model in dict.fromkeys(stage.model for stage in config.run_stages):
+    for model in config.models:
         program = step.make_program(config, mesh, rules, model=model, microbatches=microbatches)
         state = sum(measure_state(program.abstract_state).sizes.values())
         for lowered, around in (

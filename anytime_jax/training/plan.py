@@ -252,7 +252,7 @@ def _make_programs(
     """Returns the functions of a run by the model of a stage, checked if classes are a user's."""
     programs = {}
     with explain_errors(config.packages()):
-        for model in dict.fromkeys(stage.model for stage in config.run_stages):
+        for model in config.models:
             program = make_program(config, mesh, rules, model=model, microbatches=microbatches)
             preflight.check_update(program)
             programs[model] = program

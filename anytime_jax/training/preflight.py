@@ -105,7 +105,7 @@ def check_mesh(config: Config, mesh: Mesh) -> None:
                 f"config.model.{name}",
                 heads,
             )
-    for model in dict.fromkeys(stage.model for stage in config.run_stages):
+    for model in config.models:
         _check_attention(config, model, mesh)
     if isinstance(config.microbatches, int):
         check_batch(config, mesh, config.microbatches)

@@ -192,7 +192,7 @@ def check_fit(config: Config, dataset: DatasetInfo) -> None:
 
     Pretrained weights fix the vocabulary; the dataset must match.
     """
-    for length in dict.fromkeys(stage.model.length for stage in config.run_stages):
+    for length in config.lengths:
         count_windows(dataset, "train", length)
     ours, theirs = config.model.vocab_size, dataset.vocab_size
     if ours == theirs:
@@ -214,7 +214,7 @@ def check_evaluated(config: Config, dataset: DatasetInfo) -> None:
 
     Of several sets, a small one is evaluated whole.
     """
-    for length in dict.fromkeys(stage.model.length for stage in config.run_stages):
+    for length in config.lengths:
         tokens, given = count_windows(dataset, "validation", length) * length, config.eval.tokens
         if not isinstance(given, str) and given > tokens and len(config.sets) == 1:
             raise InputError(

@@ -3,12 +3,11 @@
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import get_args
 
 import numpy as np
 
 from anytime_jax.averaging import LIVE, GrowingWindow, Rule
-from anytime_jax.checks import is_number, require, require_choice, require_fraction
+from anytime_jax.checks import conform_to_types, is_number, require, require_fraction
 from anytime_jax.errors import InputError, format_value
 from anytime_jax.schedules import Decay, DecayShape, Schedule, cosine
 from anytime_lab.forecast.functional_law_fit import NORMAL_QUANTILE, FunctionalFit, Prediction
@@ -57,7 +56,7 @@ class DecayPlan:
     floor: float = 0.1
 
     def __post_init__(self) -> None:
-        require_choice("shape", self.shape, get_args(DecayShape))
+        conform_to_types(self)
         require_fraction("floor", self.floor)
         longest = 1 - 1 / LONGEST  # longer decays that start now end farther away
         allowed = f"above 0 and up to {longest:g}"

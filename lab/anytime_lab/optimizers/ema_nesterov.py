@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import optax
 
 from anytime_jax.averaging import LIVE
-from anytime_jax.checks import require_choice, require_inside
+from anytime_jax.checks import require_inside
 from anytime_jax.optimizers import INHERITED, AdamW, Muon, RunInfo
 from anytime_lab.optimizers.primal_averaging import (
     Coefficient,
@@ -69,7 +69,6 @@ class EMANesterov(Muon):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_choice("matrices", self.matrices, ("adam", "muon"))
         require_inside("ema_decay", self.ema_decay)
         require_inside("extrapolation", self.extrapolation)
 

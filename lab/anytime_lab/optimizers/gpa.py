@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 import optax
 
 from anytime_jax import averaging
-from anytime_jax.checks import reject, require_choice, require_inside
+from anytime_jax.checks import reject, require_inside
 from anytime_jax.optimizers import INHERITED, AdamW, Muon, RunInfo
 from anytime_lab.optimizers.primal_averaging import primal_averaging
 
@@ -40,7 +40,6 @@ class GPA(Muon):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_choice("matrices", self.matrices, ("adam", "muon"))
         require_inside("interpolation", self.interpolation)
         try:
             averaging.parse_rule(self.x_average)
