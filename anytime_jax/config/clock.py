@@ -226,15 +226,12 @@ class Clock:
         return f"{step:,} steps ({self.multiple(step):.4g}x, {tokens} tokens)"
 
 
-def read_growth(growth: tuple, clock: Clock) -> Clock:
+def read_growth(growth: tuple[tuple[str, int], ...], clock: Clock) -> Clock:
     """Returns a clock with the points and sizes of the setting `batch_growth`, in their order.
 
     Raises an InputError if they are malformed or out of order.
     """
-    for pair in growth:
-        ok = isinstance(pair, tuple) and len(pair) == 2
-        require(ok, "batch_growth", pair, 'pairs such as (("2x", 512), ("8x", 1024))')
-        point, size = pair
+    for point, size in growth:
         clock = clock.grown(clock.step_at(point, "batch_growth"), size)
     return clock
 

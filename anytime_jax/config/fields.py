@@ -31,15 +31,16 @@ import types
 import typing
 import warnings
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from anytime_jax.checks import plain_number, reject, require
 from anytime_jax.config.kinds import EVERY_PACKAGE, NOBODY, Kind, Kinds, Trust
 from anytime_jax.config.other_names import explain_unknown
 from anytime_jax.errors import InputError, format_value, raise_all, within
 
-BY_NAME = "by name"  # of a tuple of pairs that is given as a dictionary
-TIME = "time"  # of `schedules.Time`
+_BY_NAME, _TIME = "by name", "time"  # marks of `ByName` and of `schedules.Time`
+ByName = Annotated[tuple, _BY_NAME]
+"""A dictionary, which the setting has as a tuple of pairs of a name and a value."""
 _SHOWN = "[A-Za-z_][A-Za-z_0-9.]{0,80}"  # names that a message shows as they are
 T = TypeVar("T")
 
@@ -89,7 +90,7 @@ class _Type(NamedTuple):
       name: what documentation calls it.
       allowed: what a message calls its values.
       given: the types of values that are taken, and no subclass of these.
-      convert: returns such a value as the setting has it.
+      convert: returns such a value as the setting has it; raises an error if it is none.
     """
 
     name: str
@@ -107,6 +108,15 @@ def _tuples(value: Any) -> Any:
     return _typed_values(value)[0] if isinstance(value, Text) else plain_number(value)
 
 
+def _pairs(value: Any) -> Any:
+    """Returns pairs of a name and a value; raises a ValueError for others, or for equal names."""
+    pairs = _tuples(value)
+    ok = all(isinstance(x, tuple) and len(x) == 2 and isinstance(x[0], str) for x in pairs)
+    if not ok or len(dict(pairs)) < len(pairs):
+        raise ValueError("no pairs of different names and their values")
+    return pairs
+
+
 _TUPLE = (tuple, list, dict)
 _TYPES: dict[Any, _Type] = {
     int: _Type("int", "a whole number", (int,)),
@@ -114,8 +124,10 @@ _TYPES: dict[Any, _Type] = {
     str: _Type("text", "text", (str,)),
     bool: _Type("bool", "True or False", (bool,)),
     tuple: _Type("tuple", "a tuple, in parentheses, or a dictionary", _TUPLE, _tuples),
-    BY_NAME: _Type("dictionary", 'a dictionary, such as {"web": ...}', _TUPLE, _tuples),
-    TIME: _Type(
+    _BY_NAME: _Type(
+        "dictionary", 'a dictionary, such as {"web": ...} or {"8x": ...}', _TUPLE, _pairs
+    ),
+    _TIME: _Type(
         "int or point",
         'a time in updates, or a point in a run such as "12500 steps", "3.3B tokens" or "4x"',
         (int, str),
@@ -151,7 +163,8 @@ class SettingType(NamedTuple):
             if (isinstance(x, str) and x in self.words) or (x is None and self.takes_none):
                 return x
             for one in self.types:
-                with contextlib.suppress(OverflowError):  # an int too large for a float
+                # An int may be too large for a float, and a tuple have no pairs.
+                with contextlib.suppress(OverflowError, ValueError):
                     if type(x) in one.given:
                         return one.convert(x)
         return reject(name, value, self.allowed)
@@ -295,7 +308,7 @@ class _Reader(NamedTuple):
         given = self.arguments(cls, rest, place)
         every = {name: given.get(name, field.default) for name, field in fields.items()}
         settings = {name: x for name, x in every.items() if x is not dataclasses.MISSING}
-        times = tuple(name for name in settings if _TYPES[TIME] in types[name])
+        times = tuple(name for name in settings if _TYPES[_TIME] in types[name])
         kind = Kind(kinds.name_of(cls), cls, settings, times)
         return kind if kinds.has_times else kind.build()
 
@@ -380,8 +393,9 @@ class Declaration(NamedTuple):
         """Returns a value as help and documentation show it; empty for None."""
         if value is None:
             return ""
-        is_by_name = _TYPES[BY_NAME] in setting_type(self.hint).types
-        return repr(dict(value) if is_by_name else value).replace("'", '"')
+        is_by_name = _TYPES[_BY_NAME] in setting_type(self.hint).types
+        shown = dict(value) if is_by_name and not isinstance(value, str) else value
+        return repr(shown).replace("'", '"')
 
 
 @functools.cache

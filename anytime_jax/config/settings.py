@@ -4,7 +4,7 @@ The defaults are the paper's 150M model. docs/settings.md is generated from thes
 """
 
 import dataclasses
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from anytime_jax import schedules
 from anytime_jax.checks import (
@@ -15,7 +15,7 @@ from anytime_jax.checks import (
     require_fraction,
     require_positive,
 )
-from anytime_jax.config.fields import BY_NAME, Declaration, declarations, setting
+from anytime_jax.config.fields import ByName, Declaration, declarations, setting
 from anytime_jax.config.kinds import Kind, Kinds
 from anytime_jax.config.mesh import MeshConfig
 from anytime_jax.config.model import MODELS, Dtype, ModelConfig
@@ -55,7 +55,7 @@ class DataConfig:
     """
 
     path: str = setting("data/c4-t5", identity=False)
-    mixture: Annotated[tuple, BY_NAME] = setting((), identity=False)
+    mixture: ByName = setting((), identity=False)
     text: str = setting("", identity=False)
     validation_text: str = setting("", identity=False)
     vocabulary: str = setting("", identity=False)
@@ -90,7 +90,7 @@ class BranchConfig:
 
     from_run: str = setting("", identity=False)
     at: str = ""
-    data: str | tuple = setting("", identity=False)
+    data: str | ByName = setting("", identity=False)
     change: tuple = setting((), identity=False)
 
     def __post_init__(self) -> None:
@@ -159,8 +159,8 @@ class EvalConfig:
     """
 
     every: str = "1x"
-    sets: Annotated[tuple, BY_NAME] = ()
-    weights: Annotated[tuple, BY_NAME] = ()
+    sets: ByName = ()
+    weights: ByName = ()
     tokens: int | Literal["all"] = 32_800_000
     batch_size: int = 32
 
@@ -227,8 +227,8 @@ class Settings:
         run begins and kept; "again" finds it anew.
       accumulation: type in which the gradients of microbatches are summed; "bfloat16" takes half
         the memory and rounds every sum to 8 bits.
-      batch_growth: points at which the batch grows, and its size from there: (("2x", 512),
-        ("8x", 1024)); "seesaw" doubles it where the schedule would halve the rate, which falls by
+      batch_growth: points at which the batch grows, and its size from there: {"2x": 512, "8x":
+        1024}; "seesaw" doubles it where the schedule would halve the rate, which falls by
         sqrt(2).
       stages: what changes from a point on, of length, rope_theta, rope_scaling and mixture: {"8x":
         {"length": 4096}, "16x": {"mixture": {...}}}.
@@ -258,8 +258,8 @@ class Settings:
     batch_size: int = 256
     microbatches: int | Literal["auto", "again"] = setting(8, identity=False)
     accumulation: Dtype = setting("float32", identity=False)
-    batch_growth: tuple | Literal["seesaw"] = ()
-    stages: Annotated[tuple, BY_NAME] = setting((), identity=False)
+    batch_growth: ByName | Literal["seesaw"] = ()
+    stages: ByName = setting((), identity=False)
     chinchilla_tokens: int = 3_276_800_000  # 20 for each parameter of the 150M model's blocks
     stop: str = setting("32x", identity=False)
     averages: tuple = setting(("f6.25", "f12.5", "f25", "f50", "f100"), identity=False)

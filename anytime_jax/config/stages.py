@@ -11,15 +11,16 @@ from typing import Any
 
 from anytime_jax.checks import is_number, require, require_directory
 from anytime_jax.config.clock import Clock
+from anytime_jax.config.fields import ByName, setting_type
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.data.mixture import DENOMINATOR, whole_weights
 from anytime_jax.errors import within
 
 MODEL_FIELDS = ("length", "rope_theta", "rope_scaling")  # of a model, that a stage may change
+_BY_NAME = setting_type(ByName)
 _CHANGES = (*MODEL_FIELDS, "mixture")
 _NAME = "[A-Za-z0-9_][A-Za-z0-9_.-]{0,40}"
 _NAMES = "a name of letters, digits, '_', '.' and '-'"
-_MIXTURE = '{"web": ("data/web", 0.7), "code": ("data/code", 0.3)}'
 _STAGES = '{"8x": {"length": 4096}, "16x": {"mixture": {...}}}, changes by the point at which they '
 _STAGES += f"begin, of {', '.join(_CHANGES)}"
 
@@ -41,9 +42,9 @@ class RunStage:
 
 def make_run_stages(
     model: ModelConfig,
-    data: Any,
-    changes: Any,
-    branch_data: Any,
+    data: str | ByName,
+    changes: ByName,
+    branch_data: str | ByName,
     branch_step: int | None,
     clock: Clock,
 ) -> tuple[tuple[RunStage, ...], dict[str, str]]:
@@ -76,19 +77,19 @@ def make_run_stages(
     return tuple(stages), paths
 
 
-def _read_changes(changes: Any, clock: Clock) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_changes(changes: ByName, clock: Clock) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields the update from which each change of the setting `stages` holds, and the change."""
     seen = {0}
-    for entry in changes:
-        require(isinstance(entry, tuple) and len(entry) == 2, "stages", changes, _STAGES)
-        point, change = entry
-        ok = isinstance(change, tuple) and change
-        ok = ok and all(isinstance(x, tuple) and len(x) == 2 and x[0] in _CHANGES for x in change)
+    for point, change in changes:
+        change = dict(_BY_NAME.read("stages", change))
+        ok = change and set(change) <= {*_CHANGES} and change.get("mixture", True)
         require(ok, "stages", changes, _STAGES)
+        if "mixture" in change:
+            change["mixture"] = _BY_NAME.read("stages", change["mixture"])
         step = clock.step_at(point, "stages")
         require(step not in seen, "stages", point, "points of different updates after 0x")
         seen.add(step)
-        yield step, dict(change)
+        yield step, change
 
 
 def stage_settings(
@@ -112,7 +113,9 @@ def stage_settings(
     return mixtures[0], tuple(changes)
 
 
-def _read_mixture(value: Any, name: str, paths: dict[str, str]) -> tuple[tuple[str, int], ...]:
+def _read_mixture(
+    value: str | ByName, name: str, paths: dict[str, str]
+) -> tuple[tuple[str, int], ...]:
     """Returns the whole weights of a mixture, or of the only source, which is given by its path.
 
     Adds the dataset of each source to `paths`.
@@ -120,7 +123,7 @@ def _read_mixture(value: Any, name: str, paths: dict[str, str]) -> tuple[tuple[s
     named = {path: source for source, path in paths.items()}
 
     def add(source: str, path: str) -> None:
-        place, other = f"{name}: {source}", paths.setdefault(source, path)
+        place, other = f"{name}.{source}", paths.setdefault(source, path)
         require(other == path, place, path, f"the dataset that it has elsewhere, {other!r}")
         twin = named.setdefault(path, source)
         require(twin == source, name, source, f"one source for {path!r}, as {twin!r} is")
@@ -131,41 +134,27 @@ def _read_mixture(value: Any, name: str, paths: dict[str, str]) -> tuple[tuple[s
         add(source, value)
         return ((source, 1),)
     weights: dict[str, float] = {}
-    require(isinstance(value, tuple) and value, name, value, _MIXTURE)
-    for pair in value:
-        ok = isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[1], tuple)
-        require(ok and len(pair[1]) == 2, name, pair, _MIXTURE)
-        source, (path, weight) = pair
-        ok = isinstance(source, str) and re.fullmatch(_NAME, source)
-        require(ok, name, source, _NAMES)
+    for source, content in value:
+        require(re.fullmatch(_NAME, source), name, source, _NAMES)
+        ok = isinstance(content, tuple) and len(content) == 2
+        require(ok, f"{name}.{source}", content, 'a dataset with its weight, ("data/web", 0.7)')
+        path, weights[source] = content
         ok = isinstance(path, str) and path
-        require(ok, f"{name}: {source}", path, "a dataset's directory")
+        require(ok, f"{name}.{source}", path, "a dataset's directory")
         add(source, path)
-        weights[source] = weight
     return tuple(sorted(whole_weights(weights, name).items()))
 
 
-def check_sets(sets: Any, weights: Any) -> None:
+def check_sets(sets: ByName, weights: ByName) -> None:
     """Raises an InputError unless validation sets have names and paths, and weights numbers."""
-    for name, value, example in (
-        ("sets", sets, '{"web": "data/web"}, the directory of a dataset by name'),
-        ("weights", weights, '{"web": 0.5, "code": 0.5}, numbers of at least 0 that are not all 0'),
-    ):
-        for pair in value:
-            require(isinstance(pair, tuple) and len(pair) == 2, name, value, example)
-            key, content = pair
-            ok = isinstance(key, str) and re.fullmatch(_NAME, key)
-            require(ok, name, key, _NAMES)
-            if name == "sets":
-                require(isinstance(content, str), f"{name}: {key}", content, example)
-                require_directory(f"{name}: {key}", content)
-            else:
-                ok = is_number(content) and content >= 0
-                require(ok, f"{name}: {key}", content, example)
-        names = [key for key, _ in value]
-        require(len(set(names)) == len(names), name, value, example)
-        if name == "weights" and value:
-            require(any(weight for _, weight in value), name, value, example)
+    for name, path in sets:
+        require(re.fullmatch(_NAME, name), "sets", name, _NAMES)
+        require_directory(f"sets.{name}", path)
+    for name, weight in weights:
+        ok = is_number(weight) and weight >= 0
+        require(ok, f"weights.{name}", weight, "a number of at least 0")
+    ok = any(weight for _, weight in weights) or not weights
+    require(ok, "weights", weights, "numbers that are not all 0")
 
 
 def describe_weights(weights: Sequence[tuple[str, int]]) -> str:

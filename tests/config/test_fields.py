@@ -57,6 +57,24 @@ def test_values_are_read_as_their_types():
     assert fields.read(Whole, fields.to_dict(whole)) == whole
 
 
+@dataclasses.dataclass(frozen=True)
+class Named:
+    """Values by name, or a word."""
+
+    values: fields.ByName | Literal["all"] = ()
+
+
+def test_dictionary_is_read_as_pairs_of_names_and_values():
+    pairs = (("a", 1), ("b", (("c", (2, 3)),)))
+    for given in (dict(pairs), {"a": 1, "b": {"c": [2, 3]}}, [["a", 1], ["b", [["c", [2, 3]]]]]):
+        assert fields.read(Named, {"values": given}).values == pairs
+    assert fields.read(Named, {"values": Text("{'a': 1}")}).values == pairs[:1]
+    assert fields.read(Named, {"values": "all"}).values == "all"
+    for given in ("a", ("ab",), (("a", 1, 2),), ((1, 2),), (("a", 1), ("a", 2))):
+        with pytest.raises(InputError, match=r"^config\.values"):
+            fields.read(Named, {"values": given})
+
+
 def test_numbers_of_numpy_are_read_as_pythons():
     given = {"count": np.int64(3), "rate": np.int32(1), "tokens": np.uint8(7)}
     given["pair"] = [np.float32(0.5), {"a": np.int64(2)}]

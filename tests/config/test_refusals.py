@@ -83,7 +83,12 @@ REFUSED = {
         "model.length": [0],
         "stages": [
             *((("2x", (("length", 96),)),), (("0x", (("length", 64),)),)),
-            *((("2x", (("width", 96),)),), (("2x", ()),), (("soon", (("length", 64),)),)),
+            *(
+                (("2x", (("width", 96),)),),
+                (("2x", ()),),
+                {"2x": {"mixture": {}}},
+                (("soon", (("length", 64),)),),
+            ),
         ],
         "eval.weights": [{"other": 1.0}],
         "eval.sets": [{"f25": "data"}],
