@@ -1,9 +1,10 @@
 """Exceptions that a command reports in a line; any other one has its traceback printed."""
 
 import contextlib
+import difflib
 import traceback
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,17 @@ def format_value(value: Any) -> str:
     except Exception:
         return f"a value of type {type(value).__name__}"
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 20]} ... {text[-15:]}"
+
+
+def nearest(name: Any, allowed: Collection[str]) -> str:
+    """Returns the end of a message about an unknown name: the nearest allowed one, if one is near.
+
+    Examples:
+      >>> nearest("adam", ["adamw", "muon"]), nearest("sgd", ["adamw", "muon"])
+      ("; did you mean 'adamw'?", '')
+    """
+    near = difflib.get_close_matches(str(name), allowed, 1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def describe_failure(error: BaseException, is_own: Callable[[types.FrameType], bool]) -> str:

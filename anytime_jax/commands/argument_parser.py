@@ -6,14 +6,13 @@ InputError, a RunError or an OSError. The docstring of the module is the text of
 """
 
 import argparse
-import difflib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn, TypeVar
 
 from anytime_jax.commands import exit_status
-from anytime_jax.errors import InputError, format_value
+from anytime_jax.errors import InputError, format_value, nearest
 from anytime_jax.storage.paths import storage_path
 
 SETTING_PREFIX = "--config."  # prefix of a setting on the command line
@@ -61,8 +60,7 @@ class Parser(argparse.ArgumentParser):
     def refuse(self, words: Sequence[str]) -> NoReturn:
         """Raises an InputError for arguments that are not known, with the option nearest to one."""
         options = [name for action in self._actions for name in action.option_strings]
-        near = difflib.get_close_matches(words[0].partition("=")[0], options, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = nearest(words[0].partition("=")[0], options)
         self.error(f"unrecognized arguments: {' '.join(words)}{hint}")
 
 

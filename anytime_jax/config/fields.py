@@ -319,8 +319,8 @@ class _Reader(NamedTuple):
         known = declarations(self.root) if self.root else {}
         names = flatten({name: value}) or [name]
         shown = {x: x if re.fullmatch(_SHOWN, x) else format_value(x) for x in names}
-        hints = {x: explain_unknown(f"{place}{x}", allowed, known) for x in names}
-        return [InputError(f"there is no such setting: {hints[x]}", shown[x]) for x in names]
+        reasons = {x: explain_unknown(f"{place}{x}", allowed, known) for x in names}
+        return [InputError(reasons[x], shown[x]) for x in names]
 
 
 def change(cls: Any, settings: dict[str, Any], changes: Mapping[str, Any]) -> None:

@@ -12,7 +12,6 @@ exported model names is not, unless the caller says so (`trust`). Installed plug
 
 import contextlib
 import dataclasses
-import difflib
 import importlib
 import inspect
 import itertools
@@ -25,7 +24,7 @@ from typing import Any, Literal
 
 from anytime_jax import plugins
 from anytime_jax.checks import reject, require
-from anytime_jax.errors import InputError, describe_failure, naming
+from anytime_jax.errors import InputError, describe_failure, naming, nearest
 
 Trust = Collection[str] | Literal["everything"]
 """Packages or modules whose classes may be imported; installed plugins always are."""
@@ -95,8 +94,7 @@ class Kinds:
             raise InputError(f"it is missing: give {allowed}", self.setting)
         match = _CLASS.fullmatch(places.get(name, name)) if isinstance(name, str) else None
         if match is None:
-            near = difflib.get_close_matches(str(name), places, 1)
-            reject(self.setting, name, allowed + (f"; did you mean {near[0]!r}?" if near else ""))
+            reject(self.setting, name, allowed + nearest(name, places))
         module, attribute = match.groups()
         if not is_trusted(module, trust):
             package = module.partition(".")[0]

@@ -1,8 +1,9 @@
 """What the name of a setting that does not exist may mean, such as a word of another trainer."""
 
-import difflib
 from collections.abc import Collection, Mapping
 from typing import Any
+
+from anytime_jax.errors import nearest
 
 # Of each setting, the words that may be meant; a word of several settings is answered with all.
 NAMES = {
@@ -109,28 +110,20 @@ ABSENT = {
 
 
 def explain_unknown(name: str, siblings: Collection[str], known: Mapping[str, Any]) -> str:
-    """Returns what the unknown dotted name of a setting may mean.
+    """Returns what is wrong with the unknown dotted name of a setting.
 
     It may be of another kind, a word of another trainer, of another group, or misspelt. `siblings`
     are the names in its group, and `known` has the declarations of all settings by dotted name.
     """
+    reason, last = "there is no such setting", name.rpartition(".")[2]
     if (own := known.get(name)) and own.kinds:
-        return f"only with kind = {' or '.join(map(repr, own.kinds))}"
-    group, _, last = name.rpartition(".")
+        return f"{reason} but with kind = {' or '.join(map(repr, own.kinds))}"
     word = last.lower()
     if absent := next((x for x, words in ABSENT.items() if word in words.split()), None):
-        return absent
+        return f"{reason}: {absent}"
     others = [x for x in known if x != name]
     meant = [x for x in others if word in NAMES.get(x, "").split() or x.rpartition(".")[2] == last]
     if meant:
         meaning = f" ({known[meant[0]].meaning})" if len(meant) == 1 else ""
-        return f"did you mean {' or '.join(meant)}{meaning}?"
-    return nearest(name, [f"{group}.{x}" if group else x for x in siblings])
-
-
-def nearest(name: str, allowed: Collection[str]) -> str:
-    """Returns a hint for an unknown dotted name: the one of the allowed with the nearest end."""
-    last = {full.rpartition(".")[2]: full for full in allowed}
-    if near := difflib.get_close_matches(name.rpartition(".")[2], last, n=1):
-        return f"did you mean {last[near[0]]}?"
-    return "allowed: " + ", ".join(allowed) if len(allowed) < 12 else "--help-settings lists all"
+        return f"{reason}: did you mean {' or '.join(meant)}{meaning}?"
+    return reason + (nearest(last, siblings) or f": there are {', '.join(siblings)}")

@@ -18,11 +18,10 @@ from anytime_jax.config.clock import Clock, Stop, read_growth, read_stop
 from anytime_jax.config.fields import Facts, declarations, flatten, read, to_dict
 from anytime_jax.config.kinds import NOBODY, Kind, Trust, explain_errors, is_trusted
 from anytime_jax.config.model import ModelConfig
-from anytime_jax.config.other_names import nearest
 from anytime_jax.config.settings import OPTIMIZERS, BranchConfig, Settings, all_settings
 from anytime_jax.config.stages import RunStage, make_run_stages
 from anytime_jax.data.mixture import DataStage, Mixture
-from anytime_jax.errors import InputError, format_value, within
+from anytime_jax.errors import InputError, format_value, nearest, within
 
 _LAST_CHECKED = 10**7  # updates of a schedule without an end
 
@@ -372,8 +371,8 @@ def _check_branch(config: Config) -> None:
     known = all_settings() | declarations(Settings, config)
     allowed = [name for name, x in known.items() if x.facts.branch == "named"]
     for name in config.branch.change:
-        hint = "a branch keeps this one" if name in known else nearest(str(name), allowed)
-        text = f'names of settings such as "schedule.peak", "optimizer.b2" ({hint})'
+        hint = "; a branch keeps this one" if name in known else nearest(name, allowed)
+        text = f'names of settings such as "schedule.peak", "optimizer.b2"{hint}'
         require(name in allowed, "branch.change", name, text)
     start, clock = config.branch_step, config.clock
     if start is None:

@@ -5,7 +5,6 @@ No code from the directory is executed.
 
 import contextlib
 import dataclasses
-import difflib
 import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from anytime_jax.checks import require_count
 from anytime_jax.config.model import MODELS, ModelConfig
 from anytime_jax.corpus.hf_vocabulary import TOKENIZER_FILE
 from anytime_jax.data.dataset_info import VOCABULARY_NAME
-from anytime_jax.errors import InputError, format_value, needs_extra
+from anytime_jax.errors import InputError, format_value, nearest, needs_extra
 from anytime_jax.formats import model_format as tables
 from anytime_jax.formats.ai2_olmo import OLMO
 from anytime_jax.formats.model_format import ModelFormat, Settings
@@ -85,9 +84,7 @@ def _why_unknown(model_type: Any) -> str:
         found = (x for name, x in _DIFFERENCES.items() if model_type.startswith(name))
         if difference := next(found, None):
             return f"{text}: {difference}"
-        if near := difflib.get_close_matches(model_type, known, 1):
-            return f"{text}; the nearest is {near[0]!r}"
-    return text
+    return text + nearest(model_type, known)
 
 
 def describe_loader(config: ModelConfig) -> str:

@@ -7,7 +7,6 @@ answers them for an exported model: the same tokens, truncation, prefix and ends
 import contextlib
 import dataclasses
 import datetime
-import difflib
 import os
 import random
 import sys
@@ -21,7 +20,7 @@ from anytime_jax import __version__
 from anytime_jax.checkpoints import run_json
 from anytime_jax.checkpoints.record_files import TASKS, RecordWriter, read_records
 from anytime_jax.corpus.vocabulary_interface import Vocabulary
-from anytime_jax.errors import InputError, needs_extra
+from anytime_jax.errors import InputError, nearest, needs_extra
 from anytime_jax.models.decoder import Params
 from anytime_jax.models.sampling import SamplingSettings
 from anytime_jax.training.trackers import open_mirrors
@@ -204,11 +203,9 @@ def load_tasks(
     manager = TaskManager(include_defaults=not all(map(_is_file, names)))
     for name in names:
         if name not in manager.all_tasks and not _is_file(name):
-            near = difflib.get_close_matches(name, manager.all_tasks, 3)
-            hint = f"did you mean {' or '.join(near)}? " if near else ""
             raise InputError(
-                f"--tasks: lm_eval has no task {name!r}: {hint}give names of its tasks, or paths "
-                "of YAML files"
+                f"--tasks: lm_eval has no task {name!r}: give names of its tasks, or paths of YAML "
+                f"files{nearest(name, manager.all_tasks)}"
             )
     _seed()
     try:

@@ -59,7 +59,7 @@ def test_quickstart():
         ("schedule.weight_decay", "optimizer.weight_decay"),
         ("model.dropout", "dropout"),
         ("optimizer.momentum", "muon"),  # the kind that has it
-        ("optimizer.weigth_decay", "optimizer.weight_decay"),
+        ("optimizer.weigth_decay", "weight_decay"),
     ],
 )
 def test_word_of_another_trainer_is_answered(name, answer):

@@ -14,7 +14,6 @@ A space is a plain list of changes, each a dict of settings by dotted name; `gri
 
 import copy
 import dataclasses
-import difflib
 import itertools
 import re
 from collections.abc import Iterable, Sequence
@@ -28,7 +27,7 @@ from anytime_jax.config import fields, run_config
 from anytime_jax.config.kinds import EVERY_PACKAGE, Trust
 from anytime_jax.config.run_config import Config
 from anytime_jax.config.settings import Settings, group_names
-from anytime_jax.errors import InputError
+from anytime_jax.errors import InputError, nearest
 from anytime_jax.storage.paths import absolute_path, is_address, storage_path
 from anytime_lab.study import paper_losses
 
@@ -153,11 +152,10 @@ class Study:
         by_name = {run.name: run for run in self.runs}
         if name in by_name:
             return by_name[name]
-        near = difflib.get_close_matches(name, by_name, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(list(by_name)[:5])}, ..."
+        hint = nearest(name, by_name) or f"; it has {', '.join(list(by_name)[:5])}, ..."
         problem = f"has no run {name!r}" if name else "has many runs: choose one as FILE:NAME"
         raise InputError(
-            f"study {self.name} {problem}; {hint} (python -m anytime_jax "
+            f"study {self.name} {problem}{hint} (python -m anytime_jax "
             "sweep --study=... --list shows all)"
         )
 
