@@ -132,29 +132,19 @@ class BucketError(RunError):
 
 
 @contextlib.contextmanager
-def within(group: str) -> Iterator[None]:
-    """Makes settings that InputErrors of the block name those of a group.
+def within(name: str) -> Iterator[None]:
+    """Names what the ValueErrors of a block are about: a setting, or a group of settings.
 
-    Any other ValueError of the block becomes an InputError that names the group itself.
+    A setting that an InputError names becomes one of the group; any other ValueError becomes an
+    InputError that names the setting or the group itself.
     """
     try:
         yield
     except InputError as error:
-        error.move_into(group)
+        error.move_into(name)
         raise
     except ValueError as error:
-        raise InputError(str(error), group) from error
-
-
-@contextlib.contextmanager
-def naming(setting: str) -> Iterator[None]:
-    """Names a setting in ValueErrors of the block that name none, which become InputErrors."""
-    try:
-        yield
-    except ValueError as error:
-        if isinstance(error, InputError) and error.setting:
-            raise
-        raise InputError(str(error), setting) from error
+        raise InputError(str(error), name) from error
 
 
 @contextlib.contextmanager

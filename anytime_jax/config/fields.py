@@ -334,7 +334,8 @@ def change(cls: Any, settings: dict[str, Any], changes: Mapping[str, Any]) -> No
         group = settings
         for x in groups:
             group = group.setdefault(x, {})
-            require(isinstance(group, dict), f"config.{name}", changes[name], f"no part of {x}")
+            with within("config"):
+                require(isinstance(group, dict), name, changes[name], f"no part of {x}")
         if name in kinds:
             with contextlib.suppress(ValueError):  # of a kind that is none, `read` tells
                 kept = _fields_of(kinds[name].find(changes[name], EVERY_PACKAGE))

@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 from anytime_jax import plugins
 from anytime_jax.checks import reject, require
-from anytime_jax.errors import InputError, describe_failure, naming, nearest
+from anytime_jax.errors import InputError, describe_failure, nearest, within
 
 Trust = Collection[str] | Literal["everything"]
 """Packages or modules whose classes may be imported; installed plugins always are."""
@@ -104,7 +104,7 @@ class Kinds:
                 self.setting,
                 name,
             )
-        with naming(self.setting):
+        with within(self.setting):
             cls = _import_class(module, attribute)
         is_kind = (
             isinstance(cls, type)

@@ -22,7 +22,7 @@ from anytime_jax.config.fields import flatten
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.config.run_config import Config
 from anytime_jax.distributed import processes, sharding
-from anytime_jax.errors import InputError, format_value, naming
+from anytime_jax.errors import InputError, format_value, within
 from anytime_jax.formatting import format_bytes, format_differences
 from anytime_jax.models import attention
 from anytime_jax.storage.failures import check_directory
@@ -68,11 +68,11 @@ def check_start(config: Config, mesh: Mesh | None = None, fall_back: bool = Fals
 
 def check_paths(config: Config) -> None:
     """Raises an InputError if the run directory, or that of the data, cannot be one."""
-    with naming("config.run_dir"):
+    with within("config.run_dir"):
         absolute = absolute_path(config.directory)
     run_json.check_name(absolute, f"config.run_dir = {format_value(config.directory)}")
     for name, path in (("run_dir", config.directory), ("data.path", config.data.path)):
-        with naming(f"config.{name}"):
+        with within(f"config.{name}"):
             stored = storage_path(path)
         check_directory(stored, f"config.{name} = {format_value(path)}")
     mirrors = [TENSORBOARD] if config.log.tensorboard else []

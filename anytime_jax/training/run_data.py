@@ -17,7 +17,7 @@ from anytime_jax.data.dataset_info import METADATA_NAME, DatasetInfo, load_datas
 from anytime_jax.data.prefetch import read_ahead
 from anytime_jax.data.windows import Windows, count_windows
 from anytime_jax.distributed import processes, sharding
-from anytime_jax.errors import InputError, InUseError, format_value, naming
+from anytime_jax.errors import InputError, InUseError, format_value, within
 from anytime_jax.formatting import format_count, format_duration
 from anytime_jax.storage.paths import storage_path
 from anytime_jax.training.objective import DocumentRules
@@ -61,7 +61,7 @@ def open_datasets(config: Config) -> dict[str, DatasetInfo]:
     for name, path in config.sources.items():
         is_trunks = path in jax.tree.leaves(config.data.mixture or config.data.path)
         setting = "config.data.mixture" if config.data.mixture else "config.data.path"
-        with naming(setting if is_trunks else "config.branch.data"):
+        with within(setting if is_trunks else "config.branch.data"):
             datasets[name] = load_dataset(path, _prepare_hint(config, path))
         prepared = datasets[name].settings.get("megabytes")
         if builtin == path and prepared not in (None, config.data.builtin_megabytes):
@@ -84,7 +84,7 @@ def open_sets(config: Config, datasets: Mapping[str, DatasetInfo]) -> dict[str, 
     opened = {config.sources[name]: x for name, x in datasets.items()}
     sets: dict[str, DatasetInfo] = {}
     for name, path in config.sets.items():
-        with naming("config.eval.sets"):
+        with within("config.eval.sets"):
             sets[name] = opened.get(path) or load_dataset(path, _prepare_hint(config, path))
         _check_tokens("config.eval.sets", name, sets[name], next(iter(datasets.values())))
         check_evaluated(config, sets[name])
@@ -170,7 +170,7 @@ def _make_builtin(config: Config, say: Callable[[str], None]) -> None:
     if note := difference_note():
         say(note)
     start = time.monotonic()
-    with naming("config.data"):
+    with within("config.data"):
         source = BuiltinSource(data.builtin_megabytes)
         is_waiting = False
         while True:
