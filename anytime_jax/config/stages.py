@@ -142,7 +142,8 @@ def _read_mixture(
         ok = isinstance(path, str) and path
         require(ok, f"{name}.{source}", path, "a dataset's directory")
         add(source, path)
-    return tuple(sorted(whole_weights(weights, name).items()))
+    with within(name):
+        return tuple(sorted(whole_weights(weights).items()))
 
 
 def check_sets(sets: ByName, weights: ByName) -> None:

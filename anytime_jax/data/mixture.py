@@ -16,17 +16,20 @@ from fractions import Fraction
 import numpy as np
 
 from anytime_jax.checks import is_number, reject
+from anytime_jax.errors import InputError
 
 DENOMINATOR = 10_000  # weights are multiples of one over this
 _SUM_TOLERANCE = 1e-6
 
 
-def whole_weights(weights: Mapping[str, float], name: str = "weights") -> dict[str, int]:
+def whole_weights(weights: Mapping[str, float]) -> dict[str, int]:
     """Returns weights as the smallest whole numbers in their proportion, of sum 10,000 at most.
 
     Those that are no multiples of 1/10,000 are rounded to one, up or down, so that the sum stays 1.
-    A weight of 0 stays 0. Raises a ValueError with `name` if a weight is negative, or too small for
-    a multiple, or if they do not sum to 1.
+    A weight of 0 stays 0.
+
+    Raises an InputError if a weight is negative, or too small for a multiple, or if they do not sum
+    to 1.
 
     Examples:
       >>> whole_weights({"web": 0.7, "code": 0.3})
@@ -34,10 +37,10 @@ def whole_weights(weights: Mapping[str, float], name: str = "weights") -> dict[s
     """
     for source, weight in weights.items():
         if not (is_number(weight) and 0 <= weight <= 1):
-            reject(f"{name}: the weight of {source!r}", weight, "a number from 0 to 1")
+            reject(source, weight, "a weight from 0 to 1")
     total = math.fsum(weights.values())
     if abs(total - 1) > _SUM_TOLERANCE:
-        reject(f"{name}: the sum of the weights", float(f"{total:g}"), "1")
+        raise InputError(f"its weights sum to {total:g}: give weights that sum to 1")
     exact = {x: Fraction(w) * DENOMINATOR / Fraction(total) for x, w in weights.items()}
     whole = {x: math.floor(w) for x, w in exact.items()}
     missing = DENOMINATOR - sum(whole.values())
@@ -45,8 +48,7 @@ def whole_weights(weights: Mapping[str, float], name: str = "weights") -> dict[s
         whole[source] += 1
     for source, weight in weights.items():
         if weight > 0 and whole[source] == 0:
-            least = f"at least {1 / DENOMINATOR:g}, or 0"
-            reject(f"{name}: the weight of {source!r}", weight, least)
+            reject(source, weight, f"a weight of at least {1 / DENOMINATOR:g}, or 0")
     divisor = math.gcd(*whole.values())
     return {source: weight // divisor for source, weight in whole.items()}
 
