@@ -38,6 +38,7 @@ from anytime_jax.models import sampling
 from anytime_jax.models.decoder import Params
 from anytime_jax.storage.paths import storage_path
 from anytime_jax.training import loop
+from anytime_jax.training.evaluator import EvaluationRequest
 from anytime_jax.training.loop import Outcome
 from anytime_jax.weights import saved_run, saved_run_evaluators, weight_names
 from anytime_jax.weights.generation import generate_text
@@ -141,7 +142,8 @@ def evaluate(
     run = open_run(run_dir, step, trust=trust)
     sums = {name: weight_names.parse(run, name) for name in names or run.labels}
     path = None if data is None else storage_path(data)
-    evaluators = saved_run_evaluators.open_evaluators(run, path, split, tokens).of_mean
+    request = EvaluationRequest(path, split, tokens)
+    evaluators = saved_run_evaluators.open_evaluators(run, request, warnings.warn).of_mean
     mesh = evaluators.mesh
     trees = ((name, saved_run.load_weights(run, x, mesh)) for name, x in sums.items())
     return {name: evaluators.window_losses(tree).mean for name, tree in trees}

@@ -40,7 +40,7 @@ def _measure(options: argparse.Namespace) -> record.Result:
         info, "validation", length=length, seed=0, repeat=True, shuffle=False
     )
     count, size = options.windows, options.batch_size
-    evaluator = Evaluator(program, info, windows, count, size, mesh)
+    evaluator = Evaluator(program, info, windows, count, size)
     state = program.init()
     evaluations: dict[int, Callable[[], object]] = {
         1: lambda: evaluator.losses({averaging.LIVE: state.params}),

@@ -9,7 +9,7 @@ from anytime_jax.checks import is_number
 from anytime_jax.commands import argument_parser, config_file
 from anytime_jax.commands.argument_parser import positive_int
 from anytime_jax.errors import InputError
-from anytime_jax.training.evaluator import Evaluators
+from anytime_jax.training.evaluator import EvaluationRequest, Evaluators
 from anytime_jax.weights import saved_run_evaluators, weight_names
 from anytime_jax.weights.saved_run import SavedRun
 from anytime_jax.weights.weight_names import DEFAULT_LIMITS, SumLimits
@@ -78,12 +78,9 @@ def open_evaluators(
     run: SavedRun, arguments: argparse.Namespace, console: Console, parts: int = 1
 ) -> Evaluators:
     """Returns evaluators on the selected data (`saved_run_evaluators.open_evaluators`)."""
+    request = EvaluationRequest(
+        arguments.data, arguments.split, arguments.tokens, arguments.batch_size, parts
+    )
     return saved_run_evaluators.open_evaluators(
-        run,
-        arguments.data,
-        arguments.split,
-        arguments.tokens,
-        arguments.batch_size,
-        parts,
-        lambda text: console.print(f"note: {text}"),
+        run, request, lambda text: console.print(f"note: {text}")
     )

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,13 +15,34 @@ from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.config.run_config import Config
 from anytime_jax.data.dataset_info import DatasetInfo
-from anytime_jax.data.windows import Windows
+from anytime_jax.data.windows import Windows, count_windows
 from anytime_jax.distributed import sharding
+from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count
 from anytime_jax.models import decoder
+from anytime_jax.training.objective import document_rules
 from anytime_jax.training.step import Program, make_program
 
 _ORDER = 0  # seed of the order of evaluations, the same for all runs
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationRequest:
+    """What an evaluation is asked for; the defaults are what an evaluation in training has.
+
+    Attributes:
+      data: a dataset in the place of the validation sets of the run.
+      split: "validation" or "train".
+      tokens: number of tokens that are predicted in a set, rounded down to whole windows.
+      batch_size: largest number of windows in a batch.
+      parts: number that divides the windows of a set, so that they split into equal parts.
+    """
+
+    data: Path | None = None
+    split: str = "validation"
+    tokens: int | None = None
+    batch_size: int | None = None
+    parts: int = 1
 
 
 def weight_trees(state: TrainState) -> dict[str, decoder.Params]:
@@ -66,7 +88,11 @@ class Evaluator:
     windows: Windows
     count: int
     batch_size: int
-    mesh: Mesh
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh of the program."""
+        return self.program.mesh
 
     @property
     def length(self) -> int:
@@ -216,7 +242,8 @@ class RunEvaluators:
     Args:
       sets: the dataset of every set, by name.
       weights: weight of every set in the mean, by name.
-      programs: the functions of the run by the model of a stage; others are added.
+      programs: functions of the run that exist, by the model of a stage; others are made.
+      request: the windows of each set; its `data` are not read here.
     """
 
     def __init__(
@@ -226,10 +253,11 @@ class RunEvaluators:
         sets: Mapping[str, DatasetInfo],
         weights: Mapping[str, float],
         programs: Mapping[ModelConfig, Program],
+        request: EvaluationRequest = EvaluationRequest(),
     ):
-        self._config, self._mesh, self._sets = config, mesh, sets
+        self._config, self._mesh, self._sets, self._request = config, mesh, sets, request
         self._weights = {name: weight for name, weight in weights.items() if weight}
-        self._programs = dict(programs)
+        self._programs = {(model, x.rules): x for model, x in programs.items()}
         self._evaluators: dict[tuple[str, ModelConfig], Evaluator] = {}
 
     def at(self, step: int) -> Evaluators:
@@ -241,15 +269,19 @@ class RunEvaluators:
         return Evaluators(by_set, self._weights)
 
     def _evaluator(self, model: ModelConfig, name: str) -> Evaluator:
-        config, mesh = self._config, self._mesh
-        if model not in self._programs:
-            rules = self._programs[config.model].rules
-            self._programs[model] = make_program(config, mesh, rules, model=model)
         if (name, model) not in self._evaluators:
-            self._evaluators[name, model] = make_evaluator(
-                config, mesh, self._sets[name], self._programs[model]
-            )
+            dataset = self._sets[name]
+            program = self._program(model, dataset)
+            self._evaluators[name, model] = make_evaluator(dataset, program, self._request)
         return self._evaluators[name, model]
+
+    def _program(self, model: ModelConfig, dataset: DatasetInfo) -> Program:
+        rules = document_rules(self._config.data, dataset.eos_id)
+        if (model, rules) not in self._programs:
+            self._programs[model, rules] = make_program(
+                self._config, self._mesh, rules, model=model
+            )
+        return self._programs[model, rules]
 
 
 def evaluated_sets(config: Config, step: int) -> Iterator[tuple[str, str, ModelConfig]]:
@@ -266,25 +298,28 @@ def evaluated_sets(config: Config, step: int) -> Iterator[tuple[str, str, ModelC
             yield label, name, dataclasses.replace(model, length=length)
 
 
-def make_evaluator(
-    config: Config,
-    mesh: Mesh,
-    dataset: DatasetInfo,
-    program: Program,
-    split: str = "validation",
-    count: int | None = None,
-    batch_size: int | None = None,
-) -> Evaluator:
-    """Returns an evaluator on `count` windows of a split, of the length of the program's model.
+def make_evaluator(dataset: DatasetInfo, program: Program, request: EvaluationRequest) -> Evaluator:
+    """Returns an evaluator on windows of a dataset, of the length of the program's model.
 
-    The default count and batch size are those of training. Batches have at most `count` windows,
-    and a multiple of the mesh's parts of a batch.
+    Batches have at most as many windows as a part of them, and a multiple of the mesh's parts of a
+    batch. Raises an InputError if the split has too few tokens.
     """
-    length = program.model.length
-    count = count or config.eval_windows(dataset.splits[split].windows(length), length)
+    config, length = program.config, program.model.length
+    split, parts = request.split, request.parts
+    available = count_windows(dataset, split, length)
+    tokens = request.tokens or config.eval_windows(available, length) * length
+    part = tokens // length // parts
+    if not 1 <= part <= available // parts:
+        raise InputError(
+            f"give at least {parts * length}, {parts} x the length of a window, and at most "
+            f"{available * length}, the {split} split of {dataset.path}",
+            "tokens",
+            tokens,
+        )
     windows = Windows.from_dataset(dataset, split, length=length, seed=_ORDER, repeat=True)
-    size = sharding.round_up_rows(mesh, min(batch_size or config.eval_rows(length), count))
-    return Evaluator(program, dataset, windows, count, size, mesh)
+    rows = min(request.batch_size or config.eval_rows(length), part)
+    size = sharding.round_up_rows(program.mesh, rows)
+    return Evaluator(program, dataset, windows, part * parts, size)
 
 
 def mean_and_standard_error(values: np.ndarray) -> tuple[float, float]:

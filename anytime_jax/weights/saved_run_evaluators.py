@@ -1,21 +1,14 @@
 """Evaluators of a saved run's weights, on its validation sets or on another dataset."""
 
-import warnings
 from collections.abc import Callable
-from pathlib import Path
 
-from jax.sharding import Mesh
-
-from anytime_jax.config.model import ModelConfig
-from anytime_jax.config.run_config import Config
 from anytime_jax.data.dataset_info import DatasetInfo, load_dataset
-from anytime_jax.data.windows import count_windows
 from anytime_jax.distributed import sharding
 from anytime_jax.errors import InputError
 from anytime_jax.training.evaluator import (
-    Evaluator,
+    EvaluationRequest,
     Evaluators,
-    evaluated_sets,
+    RunEvaluators,
     make_evaluator,
 )
 from anytime_jax.training.objective import document_rules
@@ -24,63 +17,24 @@ from anytime_jax.weights.saved_run import SavedRun, recorded_note
 
 
 def open_evaluators(
-    run: SavedRun,
-    data: Path | None = None,
-    split: str = "validation",
-    tokens: int | None = None,
-    batch_size: int | None = None,
-    parts: int = 1,
-    say: Callable[[str], object] = warnings.warn,
+    run: SavedRun, request: EvaluationRequest, say: Callable[[str], object]
 ) -> Evaluators:
-    """Returns evaluators of weights, each on a number of windows that `parts` divides.
+    """Returns evaluators of weights on what is requested.
 
-    The default sets, tokens, batch size and weights of the mean are those of the evaluations in
-    training, and so is the mesh, or `say` is told why not; `data` is one other dataset. Raises an
-    InputError if data are missing, too few or of another vocabulary.
+    Their mesh is that of the run, or `say` is told why not; of several sets, the weights of the
+    mean are those of the run. Raises an InputError if data are missing, too few or of another
+    vocabulary.
     """
     config = run.config
     mesh = sharding.make_mesh_or_replicate(config.mesh, say)
-    if data is not None:
-        dataset = load_dataset(data, "choose a dataset as data")
-        _check_vocabulary(run, dataset, f"data = {dataset.path}")
-        each = _make_evaluator(config, run.model, mesh, dataset, split, tokens, batch_size, parts)
-        return Evaluators({"": each}, {"": 1.0})
-    datasets = {name: _load_set(run, name) for name in config.sets}
-    evaluators = {
-        label: _make_evaluator(
-            config, model, mesh, datasets[name], split, tokens, batch_size, parts
-        )
-        for label, name, model in evaluated_sets(config, run.step)
-    }
-    return Evaluators(evaluators, {x: y for x, y in run.set_weights.items() if y})
-
-
-def _make_evaluator(
-    config: Config,
-    model: ModelConfig,
-    mesh: Mesh,
-    dataset: DatasetInfo,
-    split: str,
-    tokens: int | None,
-    batch_size: int | None,
-    parts: int,
-) -> Evaluator:
-    length = model.length
-    windows, least = count_windows(dataset, split, length), length * parts
-    available = windows * length
-    tokens = tokens or config.eval_windows(windows, length) * length
-    if not least <= tokens <= available:
-        raise InputError(
-            f"tokens = {tokens}: give at least {least}, {parts} x the length of a window, and at "
-            f"most {available}, the {split} split of {dataset.path}"
-        )
-    # Equal batches need the least padding.
-    part = tokens // length // parts
-    batches = -(-part // (batch_size or config.eval_rows(length)))
-    size = -(-part // batches)
+    if request.data is None:
+        sets = {name: _load_set(run, name) for name in config.sets}
+        return RunEvaluators(config, mesh, sets, run.set_weights, {}, request).at(run.step)
+    dataset = load_dataset(request.data, "choose a dataset as data")
+    _check_vocabulary(run, dataset, f"data = {dataset.path}")
     rules = document_rules(config.data, dataset.eos_id)
-    program = make_program(config, mesh, rules, model=model)
-    return make_evaluator(config, mesh, dataset, program, split, part * parts, size)
+    program = make_program(config, mesh, rules, model=run.model)
+    return Evaluators({"": make_evaluator(dataset, program, request)}, {"": 1.0})
 
 
 def _load_set(run: SavedRun, name: str) -> DatasetInfo:

@@ -20,7 +20,7 @@ from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
 from anytime_jax.models.decoder import Params
 from anytime_jax.tables import Table, numbers
-from anytime_jax.training.evaluator import Evaluators
+from anytime_jax.training.evaluator import EvaluationRequest, Evaluators
 from anytime_jax.weights import saved_run, saved_run_evaluators, weight_names
 from anytime_jax.weights.saved_run import SavedRun
 
@@ -47,9 +47,9 @@ def run(arguments: argparse.Namespace) -> int:
     say = functools.partial(print, file=sys.stderr)
     found = [saved_run.open_run(x, arguments.step, arguments.trust) for x in arguments.run]
     weights = [weight_names.parse(each, arguments.weights) for each in found]
+    request = EvaluationRequest(tokens=arguments.tokens)
     evaluators = [
-        saved_run_evaluators.open_evaluators(each, tokens=arguments.tokens, say=say).of_mean
-        for each in found
+        saved_run_evaluators.open_evaluators(each, request, say).of_mean for each in found
     ]
     lengths = [_length(each, x) for each, x in zip(found, evaluators, strict=True)]
     if len(set(lengths)) > 1:

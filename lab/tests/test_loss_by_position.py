@@ -1,5 +1,7 @@
 """Losses by position: every token counts at its place, and the ranges cover a window."""
 
+import warnings
+
 import jax
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from run_command import run_command
 from anytime_jax import api
 from anytime_jax.checkpoints.record_files import read_records
 from anytime_jax.models import decoder
+from anytime_jax.training.evaluator import EvaluationRequest
 from anytime_jax.weights import saved_run, saved_run_evaluators
 from anytime_lab import loss_by_position
 
@@ -22,7 +25,7 @@ def test_ranges_cover_a_window(length):
 
 def test_losses_are_those_of_the_tokens_at_a_position(trained):
     run = saved_run.open_run(trained)
-    evaluators = saved_run_evaluators.open_evaluators(run)
+    evaluators = saved_run_evaluators.open_evaluators(run, EvaluationRequest(), warnings.warn)
     (evaluator,) = evaluators.by_set.values()
     found = loss_by_position.position_losses(evaluators, api.load(trained, "f25"))
     tokens = evaluator.windows.batch(0, evaluator.count)

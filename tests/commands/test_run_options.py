@@ -29,7 +29,7 @@ def test_changed_dataset_needs_the_data_option(trained, dataset, monkeypatch, re
 
 @pytest.mark.parametrize(
     ("tokens", "batch_size", "parts", "expected"),
-    [(10, 1000, 1, 16), (10, 1000, 2, 8), (10, 9, 1, 8)],
+    [(10, 1000, 1, 16), (10, 1000, 2, 8), (20, 8, 1, 8)],
 )
 def test_batches_are_not_padded_beyond_the_windows(
     trained, dataset, tokens, batch_size, parts, expected

@@ -35,7 +35,7 @@ def state():
 
 def evaluator(windows, count=10, mesh=None, dataset=None):
     mesh = mesh or small_run.mesh()
-    return Evaluator(small_run.program(CONFIG, mesh), dataset, windows, count, 8, mesh)
+    return Evaluator(small_run.program(CONFIG, mesh), dataset, windows, count, 8)
 
 
 def evaluate(evaluator, state):

@@ -2,19 +2,22 @@
 
 import dataclasses
 import math
+import warnings
 
 import numpy as np
 import pytest
+import small_run
 
 from anytime_jax.config.mesh import MeshConfig
-from anytime_jax.training.evaluator import mean_and_standard_error
+from anytime_jax.training import evaluator as evaluation
+from anytime_jax.training.evaluator import EvaluationRequest, mean_and_standard_error
 from anytime_jax.weights import saved_run
 from anytime_jax.weights.saved_run_evaluators import open_evaluators
 
 
-def losses_of(saved, **options):
-    tokens = 11 * saved.config.model.length
-    evaluators = open_evaluators(saved, tokens=tokens, batch_size=8, **options)
+def losses_of(saved, say=warnings.warn):
+    request = EvaluationRequest(tokens=11 * saved.config.model.length, batch_size=8)
+    evaluators = open_evaluators(saved, request, say)
     (evaluator,) = evaluators.by_set.values()
     weighted_sum = saved_run.WeightedSum((saved.weights["f25"],))
     params = saved_run.load_weights(saved, weighted_sum, evaluator.mesh)
@@ -39,6 +42,21 @@ def test_mesh_is_that_of_the_run_if_it_fits(trained):
         head = params["head"]
         assert head.addressable_shards[0].data.size == head.size // math.prod(shape)
     assert all(str(size) in said[0] for size in (16, 8))
+
+
+def test_sets_of_one_length_share_a_program(trained, monkeypatch):
+    """A program is compiled by itself, which for a large model takes minutes."""
+    made, make_program = [], evaluation.make_program
+    monkeypatch.setattr(
+        evaluation, "make_program", lambda *x, **y: made.append(y) or make_program(*x, **y)
+    )
+    saved = saved_run.open_run(trained)
+    path = str(saved.data_path)
+    config = small_run.config(trained, eval__sets={"a": path, "b": path})
+    two = dataclasses.replace(saved, config=config, set_weights={"a": 0.5, "b": 0.5})
+    evaluators = open_evaluators(two, EvaluationRequest(), warnings.warn)
+    assert [*evaluators.by_set] == ["a", "b"]
+    assert len(made) == 1
 
 
 def test_standard_error_of_independent_values():
