@@ -190,7 +190,7 @@ def _compute_logits(model: ModelDescription, config: ModelConfig, tokens_L: np.n
 
     The weights are read from the files, as `model_reader.read_params` does, one layer at a time.
     """
-    config = dataclasses.replace(config, dtype="float32", attention="plain", remat="none")
+    config = dataclasses.replace(config, dtype="float32", remat="none")
     shapes = flatten_by_name(decoder.param_shapes(config))
     table = model.model_format.tensors(config)
     with open_tensors(model) as tensors, jax.default_matmul_precision("highest"):

@@ -92,9 +92,11 @@ def unmet_need(path: Attention, config: ModelConfig, platform: str, length: int)
 def choose_implementation(config: ModelConfig, platform: str, length: int) -> Attention:
     """Returns the implementation for texts of a length; for "auto", the fastest known.
 
+    A kernel that lacks something here gives way to "xla", so that a run is evaluated on any device
+    and on texts of any length. (A training is refused, by `unmet_need`.)
+
     On CPU, the gradient of `jax.nn.dot_product_attention` takes twice the time of the plain einsum,
-    the gradient of "blocks" half of it. Splash attention leaves other lengths than it takes, as in
-    an evaluation of a short text, to "xla".
+    the gradient of "blocks" half of it.
     """
     path = config.attention
     if path == "auto":
@@ -103,8 +105,6 @@ def choose_implementation(config: ModelConfig, platform: str, length: int) -> At
         path = "cudnn" if platform == "gpu" else "splash"
         if config.dtype == "float32":
             return "xla"
-    elif path != "splash":
-        return path
     return "xla" if unmet_need(path, config, platform, length) else path
 
 

@@ -77,7 +77,7 @@ MATRIX_AXES = {
 @functools.partial(jax.jit, static_argnums=0)  # jit traces the initialization once
 def init_params(config: ModelConfig, key: jax.Array) -> Params:
     """Returns initial float32 parameters, the same on any layout of devices."""
-    # The other attention paths restrict the length.
+    # Flax calls a block with a text of one token, which not every kernel takes.
     plain = dataclasses.replace(config, attention="plain")
     return dict(_Parameters(plain).init(key)["params"])
 

@@ -24,6 +24,11 @@ def losses_of(saved, say=warnings.warn):
     return evaluator.window_losses(params), evaluator, params
 
 
+def with_settings(saved, **settings):
+    config = small_run.config(saved.run_dir, data__path=str(saved.data_path), **settings)
+    return dataclasses.replace(saved, config=config)
+
+
 def test_mesh_is_that_of_the_run_if_it_fits(trained):
     """There are eight devices."""
     saved, said = saved_run.open_run(trained), []
@@ -44,6 +49,13 @@ def test_mesh_is_that_of_the_run_if_it_fits(trained):
     assert all(str(size) in said[0] for size in (16, 8))
 
 
+@pytest.mark.parametrize("attention", ["cudnn", "splash"])
+def test_run_with_a_kernel_that_is_not_here_is_evaluated(trained, attention):
+    saved = saved_run.open_run(trained)
+    losses, *_ = losses_of(with_settings(saved, model__attention=attention))
+    np.testing.assert_allclose(losses, losses_of(saved)[0], rtol=1e-5)
+
+
 def test_sets_of_one_length_share_a_program(trained, monkeypatch):
     """A program is compiled by itself, which for a large model takes minutes."""
     made, make_program = [], evaluation.make_program
@@ -52,8 +64,8 @@ def test_sets_of_one_length_share_a_program(trained, monkeypatch):
     )
     saved = saved_run.open_run(trained)
     path = str(saved.data_path)
-    config = small_run.config(trained, eval__sets={"a": path, "b": path})
-    two = dataclasses.replace(saved, config=config, set_weights={"a": 0.5, "b": 0.5})
+    two = with_settings(saved, eval__sets={"a": path, "b": path})
+    two = dataclasses.replace(two, set_weights={"a": 0.5, "b": 0.5})
     evaluators = open_evaluators(two, EvaluationRequest(), warnings.warn)
     assert [*evaluators.by_set] == ["a", "b"]
     assert len(made) == 1
