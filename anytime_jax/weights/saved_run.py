@@ -191,11 +191,9 @@ def find_vocabulary(run: SavedRun, file: Path | None = None) -> tuple[Path, Voca
     """
     is_given = file is not None
     if file is None:
+        recorded = run.recorded_paths.get(next(iter(run.config.sources)))
         advice = f"{run.run_dir} had its vocabulary there: give it with --vocabulary"
-        recorded = recorded_note(
-            run.recorded_paths.get(next(iter(run.config.sources))), run.data_path
-        )
-        advice = f"{recorded.removeprefix(', ')}; {advice}".lstrip("; ")
+        advice = advise_on_data(recorded, run.data_path, advice)
         file = load_dataset(run.data_path, advice).vocabulary_path
     vocabulary = load_vocabulary(file)
     if vocabulary.sha256 != run.vocabulary:
@@ -208,12 +206,12 @@ def find_vocabulary(run: SavedRun, file: Path | None = None) -> tuple[Path, Voca
     return file, vocabulary
 
 
-def recorded_note(recorded: Path | None, path: Path) -> str:
-    """Names the recorded path of a run's data in a message, if it is another one."""
+def advise_on_data(recorded: Path | None, path: Path, advice: str) -> str:
+    """Returns advice about a run's data, after their recorded path if that is another one."""
     if recorded is None or recorded == path.absolute():
-        return ""
+        return advice
     state = "" if recorded.exists() else ", which does not exist"
-    return f", whose data were at {recorded} at its last start{state}"
+    return f"the last start of the run found its data at {recorded}{state}; {advice}"
 
 
 def load_weights(run: SavedRun, weighted_sum: WeightedSum, mesh: Mesh | None = None) -> Params:

@@ -13,7 +13,7 @@ from anytime_jax.training.evaluator import (
 )
 from anytime_jax.training.objective import document_rules
 from anytime_jax.training.step import make_program
-from anytime_jax.weights.saved_run import SavedRun, recorded_note
+from anytime_jax.weights.saved_run import SavedRun, advise_on_data
 
 
 def open_evaluators(
@@ -39,17 +39,16 @@ def open_evaluators(
 
 def _load_set(run: SavedRun, name: str) -> DatasetInfo:
     """Returns a validation set of a run; a source has to be the one that the run has read."""
-    path = run.set_path(name)
-    recorded = recorded_note(run.recorded_sets.get(name), path)
-    advice = f"{recorded.removeprefix(', ')}; choose a dataset as data".lstrip("; ")
-    dataset = load_dataset(path, advice)
+    path, recorded = run.set_path(name), run.recorded_sets.get(name)
+    dataset = load_dataset(path, advise_on_data(recorded, path, "choose a dataset as data"))
     label = f"{dataset.path}" if len(run.config.sets) == 1 else f"the set {name} at {dataset.path}"
     _check_vocabulary(run, dataset, label)
     is_source = run.config.sets[name] in run.config.sources.values()
     if is_source and dataset.fingerprint not in {run.fingerprint, *run.sources}:
+        advice = f"to score on it nevertheless, give data = {dataset.path}"
         raise InputError(
-            f"{dataset.path} is not the dataset that {run.run_dir} was trained on{recorded}: to "
-            f"score on it nevertheless, give data = {dataset.path}"
+            f"{dataset.path} is not the dataset that {run.run_dir} was trained on: "
+            + advise_on_data(recorded, path, advice)
         )
     return dataset
 
