@@ -19,8 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from anytime_jax.corpus.builtin_source import BuiltinSource
+from anytime_jax.corpus.file_source import FileSource
 from anytime_jax.corpus.preparation import prepare
-from anytime_jax.corpus.sources import FileSource, Source
+from anytime_jax.corpus.source_interface import Source
 from anytime_jax.corpus.workers import Progress
 from anytime_jax.data.dataset_info import DatasetInfo, SplitInfo
 from anytime_jax.data.mixture import DataStage, Mixture, whole_weights
@@ -87,6 +88,7 @@ def _prepare(
         times.append((time.process_time(), time.perf_counter()))
 
     info = prepare(source, output, vocabulary=vocabulary, workers=1, progress=report)
+    assert info is not None  # as there is no share
     cpu, wall = (end - start for start, end in zip(times[0], times[-1], strict=True))
     tokens = sum(split.tokens for split in info.splits.values())
     return [make_row("preparing", tokens, cpu, wall, PREPARATION_TARGET)], info

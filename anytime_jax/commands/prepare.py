@@ -26,8 +26,8 @@ from anytime_jax.commands.argument_parser import positive_int
 from anytime_jax.config import fields
 from anytime_jax.config.kinds import EVERY_PACKAGE, explain_errors
 from anytime_jax.corpus.builtin_source import BuiltinSource, difference_note
-from anytime_jax.corpus.preparation import Share, has_changed, prepare_share
-from anytime_jax.corpus.sources import SOURCES, Source
+from anytime_jax.corpus.preparation import Share, has_changed, prepare
+from anytime_jax.corpus.source_interface import SOURCES, Source
 from anytime_jax.corpus.verification import verify_dataset
 from anytime_jax.corpus.workers import Progress, ProgressCallback
 from anytime_jax.data.dataset_info import METADATA_NAME, DatasetInfo
@@ -161,19 +161,19 @@ def _prepare(arguments: argparse.Namespace) -> str:
     vocabulary = arguments.vocabulary
     if vocabulary is None:
         vocabulary = arguments.train_vocabulary
-    source, output, workers = _source(arguments), arguments.output, arguments.workers
+    source = _source(arguments)
     known = (InputError, RunError, OSError)
     own_errors = functools.partial(explain_errors, [type(source).__module__], but=known)
     with own_errors(), _progress_display() as progress:
-        info = prepare_share(
+        info = prepare(
             source,
-            output,
-            share,
-            vocabulary,
-            workers,
-            progress,
-            arguments.end_of_text,
-            arguments.bos,
+            arguments.output,
+            vocabulary=vocabulary,
+            share=share,
+            end_of_text=arguments.end_of_text,
+            bos=arguments.bos,
+            workers=arguments.workers,
+            progress=progress,
         )
     if info is None:
         return (

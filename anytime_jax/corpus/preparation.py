@@ -22,8 +22,7 @@ import numpy as np
 
 from anytime_jax.corpus.document_files import LIST_MARK
 from anytime_jax.corpus.part_tokenization import PartResult, PartTask, Target, WorkDirectory
-from anytime_jax.corpus.source_interface import Part, Source, read_texts
-from anytime_jax.corpus.sources import SOURCES
+from anytime_jax.corpus.source_interface import SOURCES, Part, Source, read_texts
 from anytime_jax.corpus.validation_split import assign_split
 from anytime_jax.corpus.vocabulary_files import load_vocabulary
 from anytime_jax.corpus.vocabulary_interface import Vocabulary
@@ -79,12 +78,13 @@ def prepare(
     output: str | os.PathLike[str] | Path,
     *,
     vocabulary: str | os.PathLike[str] | int,
+    share: Share | None = None,
     end_of_text: str | None = None,
     bos: Bos | None = None,
     workers: int | None = None,
     progress: ProgressCallback | None = None,
-) -> DatasetInfo:
-    """Prepares a dataset, resumes its preparation, or returns it if it is complete.
+) -> DatasetInfo | None:
+    """Prepares a dataset or a share of it, resumes the preparation, or finds that it is complete.
 
     Args:
       source: `FileSource`, `TfdsSource`, `BuiltinSource` or any other `Source`.
@@ -92,42 +92,27 @@ def prepare(
         same settings.
       vocabulary: path or address of a SentencePiece model or a `tokenizer.json`, or the size of a
         vocabulary to train on the text.
+      share: the parts that are tokenized, by default all. A call without a share, with the same
+        arguments otherwise, tokenizes the parts that no share has, and completes the dataset.
       end_of_text: token of a `tokenizer.json` that ends documents, if its files do not name one.
       bos: "document" begins every document with the tokenizer's BOS, "none" does not; by default as
         the tokenizer's own configuration says.
       workers: number of processes; by default one per core if there is work for them.
       progress: called in this process whenever a part is finished.
 
+    Returns:
+      The dataset; None after a share, if the dataset is not complete.
+
     Raises:
       InputError: a setting or the text cannot be used, the directory holds something else, or
         another process is preparing it.
       RunError: a worker process died; the same call resumes.
     """
-    info = prepare_share(source, output, None, vocabulary, workers, progress, end_of_text, bos)
-    assert isinstance(info, DatasetInfo)
-    return info
-
-
-def prepare_share(
-    source: Source,
-    output: str | os.PathLike[str] | Path,
-    share: Share | None,
-    vocabulary: str | os.PathLike[str] | int,
-    workers: int | None = None,
-    progress: ProgressCallback | None = None,
-    end_of_text: str | None = None,
-    bos: Bos | None = None,
-) -> DatasetInfo | None:
-    """Tokenizes one share of the parts; `prepare` completes the dataset afterwards.
-
-    Takes the arguments of `prepare`; all but `workers` must be the same for all shares. With share
-    None, prepares everything. Returns the dataset if it is complete.
-    """
     output = absolute_path(output)
     check_directory(output, f"output {output}")
-    description, make_vocabulary = _describe_vocabulary(vocabulary, end_of_text)
+    vocabulary_setting, make_vocabulary = _setting_and_maker(vocabulary, end_of_text)
     settings = {
-        "vocabulary": description,
+        "vocabulary": vocabulary_setting,
         **SOURCES.to_dict(source),
         **({"bos": bos} if bos else {}),
     }
@@ -148,7 +133,7 @@ def prepare_share(
                 return None
             results = _tokenize(tasks, workers, progress)
             _check_splits(work, parts, results)
-            _complete(_describe(target, own, parts, results), work)
+            _complete(_dataset_info(target, own, parts, results), work)
         # After the lock is released: over NFS, a directory with open files cannot be removed.
         remove_directory(output / WORK_NAME, missing_ok=True)
     except (InputError, OSError):
@@ -249,16 +234,16 @@ def _load_complete(output: Path, settings: dict[str, Any]) -> DatasetInfo | None
     return info
 
 
-def _describe_vocabulary(
+def _setting_and_maker(
     vocabulary: str | os.PathLike[str] | int, end_of_text: str | None
 ) -> tuple[str, Callable[[Sequence[Part]], bytes]]:
     """Returns the setting of a vocabulary, and a function that makes its file for a text."""
     if isinstance(vocabulary, int):
-        description = f"trained, {vocabulary} pieces"
-        return description, lambda parts: train_model(_sample(parts), vocabulary)
+        setting = f"trained, {vocabulary} pieces"
+        return setting, lambda parts: train_model(_sample(parts), vocabulary)
     if is_address(vocabulary):
-        description = ", end of text ".join(filter(None, (str(vocabulary), end_of_text)))
-        return description, lambda parts: load_vocabulary(vocabulary, end_of_text).model
+        setting = ", end of text ".join(filter(None, (str(vocabulary), end_of_text)))
+        return setting, lambda parts: load_vocabulary(vocabulary, end_of_text).model
     given = load_vocabulary(vocabulary, end_of_text)
     return f"sha256 {given.sha256}", lambda parts: given.model
 
@@ -324,7 +309,7 @@ def _check_splits(
             )
 
 
-def _describe(
+def _dataset_info(
     target: Target,
     vocabulary: Vocabulary,
     parts: Sequence[Part],

@@ -1,7 +1,9 @@
-"""Interface of a source of text.
+"""Interface of a source of text, and the kinds that `prepare --source` takes.
 
 A source lists its parts in an order that depends on nothing but the input. A part is a unit of work
-that any process can read, in any order: small, picklable, without open files.
+that any process can read, in any order: small, picklable, without open files. The fields of a
+source are options of `prepare`; a source of your own is named `package.module:Class`
+(docs/extend.md).
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from anytime_jax.config.kinds import Kinds
 from anytime_jax.errors import InputError
 
 
@@ -40,6 +43,9 @@ class Source(Protocol):
     def parts(self) -> Sequence[Part]:
         """Lists the parts in order; raises InputError if there is nothing to read."""
         ...
+
+
+SOURCES = Kinds("source", Source, default="files", setting="--source")
 
 
 def read_texts(parts: Iterable[Part]) -> Iterator[str]:

@@ -176,6 +176,7 @@ def _make_builtin(config: Config, say: Callable[[str], None]) -> None:
         while True:
             try:
                 dataset = prepare(source, data.path, vocabulary=config.model.vocab_size)
+                assert dataset is not None  # as there is no share
                 break
             except InUseError as error:
                 if not is_waiting:

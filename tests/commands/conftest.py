@@ -6,7 +6,7 @@ import pytest
 
 SOURCE = '''"""A source of one's own."""
 import dataclasses
-from anytime_jax.corpus.sources import Source
+from anytime_jax.corpus.source_interface import Source
 
 @dataclasses.dataclass(frozen=True)
 class Numbers:

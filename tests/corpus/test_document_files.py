@@ -10,7 +10,7 @@ import pyarrow
 import pytest
 
 from anytime_jax.corpus.document_files import find_files
-from anytime_jax.corpus.sources import FileSource
+from anytime_jax.corpus.file_source import FileSource
 from anytime_jax.corpus.vocabulary_files import load_vocabulary
 from anytime_jax.errors import InputError
 

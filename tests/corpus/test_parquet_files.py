@@ -8,7 +8,7 @@ from pyarrow import parquet
 from source_documents import read_documents
 
 from anytime_jax.corpus import file_source, parquet_files
-from anytime_jax.corpus.sources import FileSource
+from anytime_jax.corpus.file_source import FileSource
 from anytime_jax.errors import InputError
 
 TEXTS = [f"document {i}: naïve 漢字\n" * (i % 4 + 1) for i in range(1000)]

@@ -16,10 +16,9 @@ from source_documents import read_files
 
 from anytime_jax.corpus import part_tokenization
 from anytime_jax.corpus.document_files import find_files
-from anytime_jax.corpus.file_source import group_files
-from anytime_jax.corpus.preparation import Share, prepare, prepare_share
+from anytime_jax.corpus.file_source import FileSource, group_files
+from anytime_jax.corpus.preparation import Share, prepare
 from anytime_jax.corpus.source_interface import Source
-from anytime_jax.corpus.sources import FileSource
 from anytime_jax.corpus.validation_split import assign_split
 from anytime_jax.corpus.verification import verify_dataset
 from anytime_jax.corpus.vocabulary_training import train_vocabulary
@@ -246,7 +245,7 @@ def test_text_and_vocabulary_at_addresses_give_the_same_dataset(inputs, whole, t
         assert info.fingerprint == whole.fingerprint
         assert info.settings["vocabulary"] == model
         shutil.rmtree(output)
-        prepare_share(source, output, Share(0, 2), vocabulary=model, **options)
+        prepare(source, output, share=Share(0, 2), vocabulary=model, **options)
         hub.requests.clear()
         prepare(source, output, vocabulary=model, **options)
         transfers = [x for x in hub.requests if x.startswith("GET /cdn")]

@@ -12,8 +12,9 @@ from run_command import run_command
 from source_documents import read_files
 
 from anytime_jax.commands import prepare
-from anytime_jax.corpus.preparation import Share, prepare_share
-from anytime_jax.corpus.sources import FileSource
+from anytime_jax.corpus import preparation
+from anytime_jax.corpus.file_source import FileSource
+from anytime_jax.corpus.preparation import Share
 from anytime_jax.errors import InputError, InUseError
 from anytime_jax.storage import locks
 
@@ -83,7 +84,7 @@ def end(process):
 def prepare_part(text, output, share, **more):
     source = FileSource(f"{text}/*.jsonl", validation_fraction=0.1)
     settings = {"vocabulary": PIECES, "workers": 1, **more}
-    return prepare_share(source, output, share, **settings)
+    return preparation.prepare(source, output, share=share, **settings)
 
 
 def finished_parts(output):
@@ -159,7 +160,7 @@ def test_second_preparation_at_the_same_time_is_refused(text, tmp_path):
 
 def test_dataset_that_another_process_completes_meanwhile_is_returned(text, tmp_path, monkeypatch):
     source, output = FileSource(str(text), validation_fraction=0.3), tmp_path / "output"
-    other = prepare_share(source, tmp_path / "other", None, PIECES, workers=1)
+    other = preparation.prepare(source, tmp_path / "other", vocabulary=PIECES, workers=1)
     hold = locks.hold
 
     def hold_late(*arguments):
@@ -168,7 +169,7 @@ def test_dataset_that_another_process_completes_meanwhile_is_returned(text, tmp_
         return hold(*arguments)
 
     monkeypatch.setattr(locks, "hold", hold_late)
-    assert prepare_share(source, output, None, PIECES, workers=1).parts == other.parts
+    assert preparation.prepare(source, output, vocabulary=PIECES, workers=1).parts == other.parts
 
 
 def test_other_files_are_left_alone(text, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from source_documents import read_documents
 
 from anytime_jax.corpus import file_source
-from anytime_jax.corpus.sources import FileSource
+from anytime_jax.corpus.file_source import FileSource
 from anytime_jax.corpus.tfds_source import TfdsSource
 from anytime_jax.errors import InputError
 

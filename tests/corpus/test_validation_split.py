@@ -2,8 +2,8 @@
 
 import pytest
 
+from anytime_jax.corpus.file_source import FileSource
 from anytime_jax.corpus.preparation import prepare
-from anytime_jax.corpus.sources import FileSource
 from anytime_jax.corpus.validation_split import assign_split
 from anytime_jax.errors import InputError
 

@@ -21,8 +21,8 @@ from anytime_jax.config.kinds import EVERY_PACKAGE
 from anytime_jax.config.mesh import MeshConfig
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.config.run_config import Config
+from anytime_jax.corpus.file_source import FileSource
 from anytime_jax.corpus.preparation import prepare
-from anytime_jax.corpus.sources import FileSource
 from anytime_jax.data.dataset_info import DatasetInfo
 from anytime_jax.distributed import sharding
 from anytime_jax.training import step

@@ -10,8 +10,8 @@ import pytest
 import small_run
 from token_datasets import write_dataset
 
-from anytime_jax.corpus.preparation import Share, prepare, prepare_share
-from anytime_jax.corpus.sources import FileSource
+from anytime_jax.corpus.file_source import FileSource
+from anytime_jax.corpus.preparation import Share, prepare
 from anytime_jax.corpus.verification import verify_dataset
 from anytime_jax.data.dataset_info import CHUNK_TOKENS, load_dataset
 from anytime_jax.data.windows import Windows
@@ -36,7 +36,7 @@ def open_windows(info, length):
 
 def test_prepared_dataset_is_that_of_a_disk(dataset, source, bucket):
     arguments = {"vocabulary": small_run.VOCABULARY, "workers": 1}
-    assert prepare_share(source, bucket / "data", Share(0, 2), **arguments) is None
+    assert prepare(source, bucket / "data", share=Share(0, 2), **arguments) is None
     prepared = prepare(source, bucket / "data", **arguments)
     names = {str(path).removeprefix(f"{prepared.path}/") for path in list_files(prepared.path)}
     assert names == {str(path.relative_to(dataset.path)) for path in list_files(dataset.path)}

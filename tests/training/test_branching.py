@@ -17,8 +17,8 @@ from anytime_jax.checkpoints.checkpoint_reader import read_meta
 from anytime_jax.commands import config_file
 from anytime_jax.config import run_config
 from anytime_jax.config.kinds import NOBODY
+from anytime_jax.corpus.file_source import FileSource
 from anytime_jax.corpus.preparation import prepare
-from anytime_jax.corpus.sources import FileSource
 from anytime_jax.data.windows import Windows, order_seed
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.training import branching, loop

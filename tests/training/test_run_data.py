@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 import small_run
 
-from anytime_jax.corpus.sources import SOURCES, BuiltinSource
+from anytime_jax.corpus.builtin_source import BuiltinSource
+from anytime_jax.corpus.source_interface import SOURCES
 from anytime_jax.errors import InputError
 from anytime_jax.storage import locks
 from anytime_jax.training import loop, run_data

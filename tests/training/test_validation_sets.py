@@ -13,8 +13,8 @@ from training_runs import records, saved, start
 
 from anytime_jax import averaging
 from anytime_jax.commands import evaluate
+from anytime_jax.corpus.file_source import FileSource
 from anytime_jax.corpus.preparation import prepare
-from anytime_jax.corpus.sources import FileSource
 from anytime_jax.data.token_arrays import TokenReader
 from anytime_jax.errors import InputError
 

@@ -18,8 +18,8 @@ from training_runs import start
 from anytime_jax.checkpoints import run_json
 from anytime_jax.checkpoints.record_files import read_records
 from anytime_jax.commands import evaluate, export, runs
+from anytime_jax.corpus.file_source import FileSource
 from anytime_jax.corpus.preparation import prepare
-from anytime_jax.corpus.sources import FileSource
 from anytime_jax.errors import InputError
 from anytime_jax.models import decoder
 from anytime_jax.weights import saved_run, text_scorer, weight_names
