@@ -1,9 +1,9 @@
 """Export weights of a run for other software.
 
-Models of the paper's shape are written for AI2's `ai2-olmo` (--format=olmo), models of the shapes
-of OLMo-2, Llama and Qwen for `transformers`: safetensors, configuration, tokenizer, and the logits
-of a fixed prompt. --verify loads the directory with that library, in the interpreter
---verify-python, and compares logits and tokens.
+Models of the paper's shape are written for AI2's `ai2-olmo`, models of the shapes of OLMo-2, Llama
+and Qwen for `transformers`: safetensors, configuration, tokenizer, and the logits of a fixed
+prompt. --verify loads the directory with that library, in the interpreter --verify-python, and
+compares logits and tokens.
 """
 
 import argparse
@@ -19,7 +19,6 @@ from typing import Any
 from anytime_jax import __version__
 from anytime_jax.commands import argument_parser, run_options
 from anytime_jax.commands.rich_console import open_console
-from anytime_jax.config.model import MODELS
 from anytime_jax.corpus.vocabulary_interface import Vocabulary
 from anytime_jax.data.dataset_info import VOCABULARY_NAME
 from anytime_jax.distributed import jax_settings
@@ -54,8 +53,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="directory to create",
     )
-    formats = sorted(model_reader.FORMATS)
-    add("--format", choices=formats, help="(default: by the model's kind)")
     add("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the weights")
     add("--overwrite", action="store_true", help="replace an earlier export at --output")
     add("--verify", action="store_true", help="load the export with its library and compare")
@@ -72,7 +69,6 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.verify:
         argument_parser.refuse(arguments, ["--verify-python"], "without --verify")
     limits = run_options.sum_limits(arguments)
-    model_writer.check_output(arguments.output, arguments.overwrite)
     jax_settings.find_devices()
     with needs_extra("export"):
         import safetensors.numpy  # noqa: F401
@@ -82,21 +78,19 @@ def run(arguments: argparse.Namespace) -> int:
         _check_python(arguments.verify_python)
     saved = saved_run.open_run(arguments.run, arguments.step, arguments.trust)
     config = saved.model
-    name = arguments.format or MODELS.name_of(type(config))
-    model_format = model_reader.FORMATS.get(name, model_reader.FORMATS["olmo2"])
-    model_format.check(config)
+    model_format = model_reader.find_format(config)
     _, vocabulary = saved_run.find_vocabulary(saved, arguments.vocabulary)
     weighted_sum = weight_names.parse(saved, arguments.weights, limits)
     layers = saved_run.read_layers(saved, weighted_sum)
     console = open_console()
-    console.print(f"{arguments.weights} of {saved.title}")
-    if len(weighted_sum.parts) > 1:
-        console.print(f"mixed: {weight_names.format_sum(weighted_sum)}")
-    if weighted_sum.kernel_error:
-        console.print(f"kernel error {weighted_sum.kernel_error:.2%}")
     for path in remove_unfinished(arguments.output):
         console.print(f"removed {path}, left by an export that was killed")
     with model_writer.create_directory(arguments.output, arguments.overwrite) as part:
+        console.print(f"{arguments.weights} of {saved.title}")
+        if len(weighted_sum.parts) > 1:
+            console.print(f"mixed: {weight_names.format_sum(weighted_sum)}")
+        if weighted_sum.kernel_error:
+            console.print(f"kernel error {weighted_sum.kernel_error:.2%}")
         model_writer.write_model(
             part, model_format, config, layers, vocabulary.eos_id, arguments.dtype
         )

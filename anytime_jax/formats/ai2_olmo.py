@@ -82,10 +82,8 @@ def _write(config: ModelConfig) -> Settings:
     require_default(config, "olmo", "kv_heads", "head_size", "tied", "rope_scaling")
     theta = config.rope_theta
     if theta != int(theta):
-        raise InputError(
-            f"config.model.rope_theta = {theta} cannot be expressed in the format olmo: ai2-olmo "
-            "accepts whole numbers only"
-        )
+        reason = "the format olmo cannot express it: ai2-olmo accepts whole numbers only"
+        raise InputError(reason, "config.model.rope_theta", theta)
     shared = {theirs: getattr(config, ours) for ours, theirs in _NAMES.items()}
     return {**_FIXED, **shared, "rope_theta": int(theta)}
 

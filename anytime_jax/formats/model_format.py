@@ -14,8 +14,8 @@ import numpy as np
 
 from anytime_jax.checkpoints.tree_names import flatten_by_name, is_stacked
 from anytime_jax.checks import require_count, require_positive
-from anytime_jax.config.model import MODELS, ModelConfig
-from anytime_jax.errors import InputError, format_value
+from anytime_jax.config.model import ModelConfig
+from anytime_jax.errors import InputError
 from anytime_jax.models.decoder import Params, param_shapes
 
 Settings = dict[str, Any]
@@ -45,7 +45,7 @@ class ModelFormat:
     """Model format of another library.
 
     Attributes:
-      name: value of `--format`, and the `format` of the kinds of models that it has.
+      name: its name, which is that of the kind of models that it has.
       library: name of the library that loads the format.
       model_types: values in their `config.json`.
       tensors: function from a configuration to one mapping for each of their tensors.
@@ -68,22 +68,12 @@ class ModelFormat:
     prefix: str = ""
     ignored: str = "$^"
 
-    def check(self, config: ModelConfig) -> None:
-        """Raises an InputError that names a setting that the format cannot express."""
-        kind = MODELS.name_of(type(config))
-        if kind != self.name:
-            reason = f"the format {self.name} takes no other kind: give the format of this name"
-            raise InputError(reason, "config.model.kind", kind)
-        self.write(config)
-
 
 def require_setting(settings: Settings, name: str, *allowed: Any) -> None:
     """Raises an InputError unless a setting is missing or has one of the allowed values."""
     if settings.get(name, allowed[0]) not in allowed:
-        raise InputError(
-            f"{name} = {format_value(settings[name])} is not supported: it must be "
-            + " or ".join(map(repr, allowed))
-        )
+        reason = f"it must be {' or '.join(map(repr, allowed))}"
+        raise InputError(reason, name, settings[name])
 
 
 def read_shared(settings: Settings, names: Mapping[str, str]) -> Settings:
@@ -91,7 +81,7 @@ def read_shared(settings: Settings, names: Mapping[str, str]) -> Settings:
     ours = Settings()
     for name, theirs in names.items():
         if (value := settings.get(theirs)) is None:
-            raise InputError(f"{theirs} is missing")
+            raise InputError("it is missing", theirs)
         if name in _REAL:
             require_positive(theirs, value)
             ours[name] = float(value)
@@ -106,10 +96,8 @@ def require_default(config: ModelConfig, format_name: str, *names: str) -> None:
     defaults = {field.name: field.default for field in dataclasses.fields(config)}
     for name in names:
         if (value := getattr(config, name)) != defaults[name]:
-            raise InputError(
-                f"config.model.{name} = {format_value(value)} cannot be expressed in the format "
-                f"{format_name}"
-            )
+            reason = f"the format {format_name} cannot express it"
+            raise InputError(reason, f"config.model.{name}", value)
 
 
 def split_layers(params: Params) -> dict[str, Iterable[np.ndarray]]:

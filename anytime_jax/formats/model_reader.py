@@ -16,7 +16,7 @@ from anytime_jax.checks import require_count
 from anytime_jax.config.model import MODELS, ModelConfig
 from anytime_jax.corpus.hf_vocabulary import TOKENIZER_FILE
 from anytime_jax.data.dataset_info import VOCABULARY_NAME
-from anytime_jax.errors import InputError, format_value, nearest, needs_extra
+from anytime_jax.errors import InputError, format_value, needs_extra
 from anytime_jax.formats import model_format as tables
 from anytime_jax.formats.ai2_olmo import OLMO
 from anytime_jax.formats.model_format import ModelFormat, Settings
@@ -25,23 +25,12 @@ from anytime_jax.models.decoder import Params
 from anytime_jax.storage.json_files import parse_json
 
 FORMATS = {each.name: each for each in (OLMO, OLMO2, LLAMA, QWEN)}
-WEIGHTS, PARITY, PROVENANCE = "model.safetensors", "parity.safetensors", "anytime_jax.json"
+WEIGHTS, PARITY, PROVENANCE = "model.safetensors", "parity.safetensors", "provenance.json"
 INDEX = f"{WEIGHTS}.index.json"  # index of weights in several files
 DIGESTS = "sha256"  # key of the digests of an export's files, in its `PROVENANCE`
 _CONFIGURATIONS = ("config.json", "config.yaml")
 # Their names of types; float32 holds all three exactly.
 DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
-# What other families have that our decoder has not, by the beginning of their model_type.
-_DIFFERENCES = {
-    "gemma": "it multiplies embeddings by a constant, and its norms' scales count from -1",
-    "gpt": "it has learned positions or a parallel block, and norms with biases",
-    "phi": "its products are fused or its rotation partial",
-    "mixtral": "its MLPs are experts",
-    "deepseek": "its attention is compressed and its MLPs are experts",
-    "cohere": "its attention and MLP are parallel",
-    "olmo3": "some of its layers attend to a window",
-    "olmo": "its norms have no scale",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +54,11 @@ def read_description(directory: Path) -> ModelDescription:
     model_type = settings.get("model_type", OLMO.model_types[0])
     model_format = next((x for x in FORMATS.values() if model_type in x.model_types), None)
     if model_format is None:
-        raise InputError(f"{path}: {_why_unknown(model_type)}")
+        known = ", ".join(repr(name) for each in FORMATS.values() for name in each.model_types)
+        raise InputError(
+            f"{path}: model_type = {format_value(model_type)} is not supported: it must be one of "
+            f"{known}"
+        )
     try:
         shape = model_format.read(settings)
     except ValueError as error:
@@ -73,18 +66,6 @@ def read_description(directory: Path) -> ModelDescription:
     if "vocab_size" not in shape:
         shape["vocab_size"] = _vocab_size(directory, shape["embedding_rows"])
     return ModelDescription(directory, model_format, shape)
-
-
-def _why_unknown(model_type: Any) -> str:
-    known = [name for each in FORMATS.values() for name in each.model_types]
-    text = f"model_type = {format_value(model_type)} is none of {', '.join(map(repr, known))}"
-    if isinstance(model_type, str):
-        if "moe" in model_type:
-            return f"{text}: its MLPs are experts"
-        found = (x for name, x in _DIFFERENCES.items() if model_type.startswith(name))
-        if difference := next(found, None):
-            return f"{text}: {difference}"
-    return text + nearest(model_type, known)
 
 
 def describe_loader(config: ModelConfig) -> str:
@@ -95,9 +76,21 @@ def describe_loader(config: ModelConfig) -> str:
     return f"{library} loads it" + ("" if library == "transformers" else ", transformers does not")
 
 
+def find_format(config: ModelConfig) -> ModelFormat:
+    """Returns the format in which a model is exported, which its kind determines.
+
+    Raises an InputError if the kind has none, or if the format cannot express a setting.
+    """
+    kind = MODELS.name_of(type(config))
+    if kind not in FORMATS:
+        raise InputError("no other library loads it", "config.model.kind", kind)
+    FORMATS[kind].write(config)
+    return FORMATS[kind]
+
+
 def check_params(model: ModelDescription, config: ModelConfig) -> None:
     """Raises an InputError for wrong tensor names, shapes or dtypes; reads no content."""
-    with open_tensors(model) as tensors:
+    with open_tensors(model.directory, model.model_format) as tensors:
         for name, tensor in tensors.items():
             if tensor.get_dtype() not in DTYPES.values():
                 raise InputError(
@@ -117,15 +110,14 @@ def read_params(model: ModelDescription, config: ModelConfig, abstract: Params) 
 
     Each process reads the slices of its devices alone. Checked by `check_params` before.
     """
-    check_params(model, config)
-    with open_tensors(model) as tensors:
+    with open_tensors(model.directory, model.model_format) as tensors:
         table = model.model_format.tensors(config)
         return tables.read_params(table, tensors.__getitem__, abstract)
 
 
 def check_values(model: ModelDescription) -> None:
     """Raises an InputError that names a tensor with a NaN or an infinity; reads all weights."""
-    with open_tensors(model) as tensors:
+    with open_tensors(model.directory, model.model_format) as tensors:
         for name, tensor in tensors.items():
             if not np.isfinite(tensor[:]).all():
                 raise InputError(
@@ -242,12 +234,12 @@ def _highest_id(tokenizer: Settings) -> int:
 
 
 @contextlib.contextmanager
-def open_tensors(model: ModelDescription) -> Iterator[dict[str, Any]]:
-    """Yields the tensors of a model by name; indexing a tensor reads its content."""
-    safetensors, prefix = import_safetensors(), model.model_format.prefix
+def open_tensors(directory: Path, model_format: ModelFormat) -> Iterator[dict[str, Any]]:
+    """Yields the tensors in a directory by name; indexing a tensor reads its content."""
+    safetensors, prefix = import_safetensors(), model_format.prefix
     with contextlib.ExitStack() as stack:
         tensors: dict[str, Any] = {}
-        for file in weight_files(model.directory):
+        for file in weight_files(directory):
             try:
                 handle = stack.enter_context(safetensors.safe_open(file, framework="np"))
             except Exception as error:  # SafetensorError does not cover all causes

@@ -4,7 +4,7 @@ model.safetensors     the weights, under their names
 config.json           their settings, and config.yaml for `ai2-olmo`
 tokenizer.json, ...   the vocabulary, for their tokenizers, and as it was trained with
 parity.safetensors    a prompt of token ids and the float32 logits computed here
-anytime_jax.json      provenance of the weights, and the SHA-256 of the other files
+provenance.json       provenance of the weights, and the SHA-256 of the other files
 """
 
 import contextlib
@@ -22,7 +22,7 @@ import numpy as np
 
 from anytime_jax.checkpoints.tree_names import flatten_by_name, is_stacked, unflatten_by_name
 from anytime_jax.config.model import ModelConfig
-from anytime_jax.errors import InputError, RunError
+from anytime_jax.errors import InputError, RunError, within
 from anytime_jax.formats.model_format import (
     ModelFormat,
     TensorMapping,
@@ -37,7 +37,6 @@ from anytime_jax.formats.model_reader import (
     PARITY,
     PROVENANCE,
     WEIGHTS,
-    ModelDescription,
     file_digest,
     import_safetensors,
     open_tensors,
@@ -58,30 +57,31 @@ def create_directory(directory: Path, overwrite: bool) -> contextlib.AbstractCon
 
     Raises an InputError if `directory` may not be overwritten or cannot be created.
     """
-    return atomic_directory(directory, PROVENANCE, lambda: check_output(directory, overwrite))
+    return atomic_directory(directory, PROVENANCE, lambda: _check_output(directory, overwrite))
 
 
-def check_output(directory: Path, overwrite: bool) -> None:
+def _check_output(directory: Path, overwrite: bool) -> None:
     """Raises an InputError if `directory` exists and may not be overwritten."""
     check_directory(directory, f"--output={directory}")
     if not directory.exists() and not is_link(directory):
         return
-    if not overwrite:
-        raise InputError(f"--output={directory} exists: choose another, or --overwrite")
-    if not (directory / PROVENANCE).is_file():
-        raise InputError(
-            f"--output={directory} is not an exported model (no {PROVENANCE}) and is not "
-            "overwritten: choose another directory"
-        )
-    try:
-        exported = {PROVENANCE, *load_json(directory / PROVENANCE).get(DIGESTS, ())}
-    except (OSError, ValueError, AttributeError, TypeError):
-        exported = {PROVENANCE}
-    if other := next((x for x in directory.iterdir() if x.name not in exported), None):
-        raise InputError(
-            f"--output={directory} contains {other.name}, which no export wrote there and "
-            "--overwrite would delete: choose another directory, or move it away"
-        )
+    with within("--output"):
+        if not overwrite:
+            raise InputError(f"{directory} exists: choose another, or --overwrite")
+        if not (directory / PROVENANCE).is_file():
+            raise InputError(
+                f"{directory} is not an exported model (no {PROVENANCE}) and is not overwritten: "
+                "choose another directory"
+            )
+        try:
+            exported = {PROVENANCE, *load_json(directory / PROVENANCE).get(DIGESTS, ())}
+        except (OSError, ValueError, AttributeError, TypeError):
+            exported = {PROVENANCE}
+        if other := next((x for x in directory.iterdir() if x.name not in exported), None):
+            raise InputError(
+                f"{directory} contains {other.name}, which no export wrote there and --overwrite "
+                "would delete: choose another directory, or move it away"
+            )
 
 
 def write_model(
@@ -94,7 +94,7 @@ def write_model(
 ) -> None:
     """Writes weights, configuration and parity record into an empty directory.
 
-    The model must pass `ModelFormat.check`. `layers` are float32, as
+    The format is the one that `model_reader.find_format` returns. `layers` are float32, as
     `model_format.split_layers` returns them; `dtype` is the type in the file. No more than a layer
     is in memory, also when the weights are read again for the parity record. Raises a RunError if a
     file cannot be written.
@@ -106,8 +106,7 @@ def write_model(
         _write_weights(directory, table, config, layers, dtype)
         for name, content in model_format.files(model_format.write(config), eos_id, dtype).items():
             (directory / name).write_text(content, encoding="utf-8")
-        model = ModelDescription(directory, model_format, {})
-        logits = _compute_logits(model, config, tokens)
+        logits = _compute_logits(directory, model_format, config, tokens)
         parity = {"tokens": tokens.astype(np.int32), "logits": logits}
         (directory / PARITY).write_bytes(import_safetensors().numpy.save(parity))
     except OSError as error:
@@ -185,15 +184,17 @@ def write_provenance(directory: Path, about: dict[str, Any]) -> None:
     (directory / PROVENANCE).write_text(text, encoding="utf-8")
 
 
-def _compute_logits(model: ModelDescription, config: ModelConfig, tokens_L: np.ndarray) -> Any:
+def _compute_logits(
+    directory: Path, model_format: ModelFormat, config: ModelConfig, tokens_L: np.ndarray
+) -> Any:
     """Returns the logits of one sequence, computed in float32: float32[L, V].
 
     The weights are read from the files, as `model_reader.read_params` does, one layer at a time.
     """
     config = dataclasses.replace(config, dtype="float32", remat="none")
     shapes = flatten_by_name(decoder.param_shapes(config))
-    table = model.model_format.tensors(config)
-    with open_tensors(model) as tensors, jax.default_matmul_precision("highest"):
+    table, opened = model_format.tensors(config), open_tensors(directory, model_format)
+    with opened as tensors, jax.default_matmul_precision("highest"):
 
         def read(name: str, *index: slice) -> np.ndarray:
             whole = (slice(None),) * (shapes[name].ndim - len(index))

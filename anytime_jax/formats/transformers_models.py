@@ -11,7 +11,7 @@ from typing import Any
 
 from anytime_jax.checks import is_number
 from anytime_jax.config.model import ModelConfig, Qwen
-from anytime_jax.errors import InputError, format_value
+from anytime_jax.errors import InputError
 from anytime_jax.formats.model_format import (
     ModelFormat,
     Settings,
@@ -91,12 +91,10 @@ def _scaling(rope: Settings) -> tuple[float, ...]:
     if kind == "default":
         return ()
     if kind != "llama3":
-        raise InputError(
-            f"rope_type = {format_value(kind)} is not supported: it must be 'default' or 'llama3'"
-        )
+        raise InputError("it must be 'default' or 'llama3'", "rope_type", kind)
     for name in _LLAMA3:
         if not is_number(rope.get(name)):
-            raise InputError(f"{name} of the llama3 rotation is missing: give a number")
+            raise InputError("it is missing in the llama3 rotation: give a number", name)
     return tuple(float(rope[name]) for name in _LLAMA3)
 
 
@@ -105,15 +103,11 @@ def _require_full_attention(settings: Settings, length: int) -> None:
     window = settings.get("sliding_window")
     is_used = settings.get("use_sliding_window", settings["model_type"] == "mistral")
     if is_used and window is not None and not (is_number(window) and window >= length):
-        raise InputError(
-            f"sliding_window = {format_value(window)} is not supported: it must be null, or at "
-            f"least max_position_embeddings = {length}"
-        )
+        reason = f"it must be null, or at least max_position_embeddings = {length}"
+        raise InputError(reason, "sliding_window", window)
     for kind in settings.get("layer_types") or ():
         if kind != "full_attention":
-            raise InputError(
-                f"layer_types has {format_value(kind)}: every layer must be 'full_attention'"
-            )
+            raise InputError("every layer must be 'full_attention'", "layer_types", kind)
 
 
 def _write(config: ModelConfig, model_type: str, **options: Any) -> Settings:
@@ -226,9 +220,11 @@ def _write_qwen(config: ModelConfig) -> Settings:
     if not config.head_norm and config.qkv_bias and not config.output_bias:
         return _write(config, "qwen2", **options)
     raise InputError(
-        f"config.model.qkv_bias = {config.qkv_bias} with output_bias = {config.output_bias} and "
-        f"head_norm = {config.head_norm} cannot be expressed in the format qwen: Qwen 2 has biases "
-        "of queries, keys and values alone, and Qwen 3 a norm over heads, and both biases or none"
+        f"the format qwen cannot express it with output_bias = {config.output_bias} and head_norm "
+        f"= {config.head_norm}: Qwen 2 has biases of queries, keys and values alone, and Qwen 3 a "
+        "norm over heads, and both biases or none",
+        "config.model.qkv_bias",
+        config.qkv_bias,
     )
 
 

@@ -16,7 +16,7 @@ from anytime_jax.config.model import MODELS
 from anytime_jax.config.run_config import Config
 from anytime_jax.corpus.vocabulary_files import find_vocabulary_file, load_vocabulary
 from anytime_jax.data.dataset_info import DatasetInfo
-from anytime_jax.errors import InputError
+from anytime_jax.errors import InputError, within
 from anytime_jax.formats import model_reader
 from anytime_jax.formats.model_reader import ModelDescription
 from anytime_jax.training.step import Program
@@ -47,15 +47,14 @@ def find_pretrained(config: Config, own: Mapping[str, Any] | None) -> Pretrained
             return Pretrained(None, model_reader.weights_digest(path))
         except (InputError, OSError):  # deleted since the first start, and no longer needed
             return Pretrained(None, str(own["identity"].get("initial_weights")))
-    try:
+    with within("config.initial_weights"):
         description = model_reader.read_description(path)
-        _check_shape(config, description)
+    _check_shape(config, description)
+    with within("config.initial_weights"):
         model_reader.check_params(description, config.model)
         model_reader.check_digests(path)
         model_reader.check_values(description)
         return Pretrained(description, model_reader.weights_digest(path))
-    except InputError as error:
-        raise InputError(f"config.initial_weights: {error}") from error
 
 
 def init_from_pretrained(pretrained: Pretrained, config: Config, program: Program) -> TrainState:
@@ -64,9 +63,8 @@ def init_from_pretrained(pretrained: Pretrained, config: Config, program: Progra
     Raises an InputError if the run was started before and has lost its checkpoints.
     """
     if pretrained.description is None:
-        raise InputError(
-            f"config.run_dir = {config.directory!r} has lost its checkpoints: choose a new run_dir"
-        )
+        reason = "it has lost its checkpoints: choose a new run_dir"
+        raise InputError(reason, "config.run_dir", config.directory)
     abstract = program.abstract_state.params
     params = model_reader.read_params(pretrained.description, config.model, abstract)
     return program.init_from_params(params)
@@ -80,8 +78,10 @@ def _check_shape(config: Config, description: ModelDescription) -> None:
         if ours != theirs and not (name == "length" and ours < theirs):
             allowed = f"at most {theirs}" if name == "length" else repr(theirs)
             raise InputError(
-                f"{description.directory} is of another shape: config.model.{name} = {ours!r} must "
-                f"be {allowed} (configs/continued.py takes all of them from there)"
+                f"the model in {description.directory} is of another shape: it must be {allowed} "
+                "(configs/continued.py takes the whole shape from there)",
+                f"config.model.{name}",
+                ours,
             )
 
 
@@ -96,13 +96,13 @@ def check_vocabulary(pretrained: Pretrained, dataset: DatasetInfo) -> None:
     vocabulary = load_vocabulary(file)
     if vocabulary.sha256 != dataset.vocabulary_sha256:
         raise InputError(
-            f"config.initial_weights: the dataset at {dataset.path} was made with another "
-            f"vocabulary than the model in {directory}: prepare the text with "
-            + shlex.quote(f"--vocabulary={file}")
+            f"the dataset at {dataset.path} was made with another vocabulary than the model in "
+            f"{directory}: prepare the text with " + shlex.quote(f"--vocabulary={file}"),
+            "config.initial_weights",
         )
     if vocabulary.bos_id is not None and dataset.bos_id is None and "bos" not in dataset.settings:
         raise InputError(
-            f"config.initial_weights: the tokenizer of {directory} begins every text with its BOS, "
-            f"and the documents of {dataset.path} have none: prepare the text again, with "
-            "--bos=none if that is meant"
+            f"the tokenizer of {directory} begins every text with its BOS, and the documents of "
+            f"{dataset.path} have none: prepare the text again, with --bos=none if that is meant",
+            "config.initial_weights",
         )

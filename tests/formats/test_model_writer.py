@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import yaml
-from exported_models import AI2, BOTH, EOS, SIZES, read, tensors, write
+from exported_models import AI2, EOS, SIZES, read, tensors, write
 from reference_decoders import CONFIGS, compiled, oracle
 from small_run import same_bits
 
+from anytime_jax.config.model import Llama
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.formats import model_writer
+from anytime_jax.formats import model_reader, model_writer
 from anytime_jax.formats.model_reader import FORMATS, PARITY, PROVENANCE, WEIGHTS
 
 
@@ -80,18 +81,22 @@ def test_settings_for_transformers(tmp_path):
     assert content == {"eos_token_id": EOS}
 
 
-@BOTH
-def test_check_rejects_another_architecture(name):
-    other = {"olmo": "olmo2", "olmo2": "olmo"}[name]
-    with pytest.raises(InputError, match=f"kind = '{other}'"):
-        FORMATS[name].check(CONFIGS[other])
-    FORMATS[name].check(CONFIGS[name])
+class OwnKind(Llama):
+    """A kind of a user's own, which no other library has."""
 
 
-def test_check_rejects_fractional_rope_theta_for_ai2_olmo():
-    with pytest.raises(InputError, match=r"config\.model\.rope_theta = 10000\.5"):
-        FORMATS["olmo"].check(dataclasses.replace(CONFIGS["olmo"], rope_theta=10_000.5))
-    FORMATS["olmo2"].check(dataclasses.replace(CONFIGS["olmo2"], rope_theta=10_000.5))
+def test_kind_without_a_format_is_refused():
+    with pytest.raises(InputError) as caught:
+        model_reader.find_format(OwnKind())
+    assert caught.value.setting == "config.model.kind"
+
+
+def test_rope_theta_that_ai2_olmo_does_not_take_is_refused():
+    with pytest.raises(InputError) as caught:
+        model_reader.find_format(dataclasses.replace(CONFIGS["olmo"], rope_theta=10_000.5))
+    assert (caught.value.setting, caught.value.value) == ("config.model.rope_theta", 10_000.5)
+    other = dataclasses.replace(CONFIGS["olmo2"], rope_theta=10_000.5)
+    assert model_reader.find_format(other) is FORMATS["olmo2"]
 
 
 def create(target, overwrite=False, content="new"):

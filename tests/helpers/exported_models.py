@@ -88,10 +88,9 @@ def write_reference(folder, name, arrays=None, **changes):
 
 
 def read(folder, name):
-    config = CONFIGS[name]
-    return model_reader.read_params(
-        model_reader.read_description(folder), config, decoder.param_shapes(config)
-    )
+    config, model = CONFIGS[name], model_reader.read_description(folder)
+    model_reader.check_params(model, config)
+    return model_reader.read_params(model, config, decoder.param_shapes(config))
 
 
 def write(folder, name, dtype="float32", config=None):

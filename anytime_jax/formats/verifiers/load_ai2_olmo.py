@@ -40,7 +40,7 @@ def main(directory: Path) -> None:
         with torch.no_grad():
             logits = model.float().eval()(tokens).logits[0].numpy()
         differences[name] = float(abs(logits - record["logits"]).max())
-    prompt = json.loads((directory / "anytime_jax.json").read_text("utf-8"))["prompt"]
+    prompt = json.loads((directory / "provenance.json").read_text("utf-8"))["prompt"]
     ids = prompt["ids"]
     if (directory / "tokenizer.json").is_file():  # transformers 4 reads no SentencePiece model here
         tokenizer = transformers.AutoTokenizer.from_pretrained(directory)

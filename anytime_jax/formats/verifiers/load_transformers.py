@@ -27,7 +27,7 @@ def main(directory: Path) -> None:
     name = f"transformers {transformers.__version__}, {type(model).__name__}"
     difference = float(abs(logits - record["logits"]).max())
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
-    prompt = json.loads((directory / "anytime_jax.json").read_text("utf-8"))["prompt"]
+    prompt = json.loads((directory / "provenance.json").read_text("utf-8"))["prompt"]
     ids = tokenizer(prompt["text"], add_special_tokens=False)["input_ids"]
     print(json.dumps({"logits": {name: difference}, "same_tokens": ids == prompt["ids"]}))
 
