@@ -19,12 +19,12 @@ from anytime_jax.checkpoints.tree_names import is_stacked, unflatten_by_name
 from anytime_jax.config.fields import flatten
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import format_differences
+from anytime_jax.storage.failures import shorten_error
 from anytime_jax.storage.files import check_files, key_value_store
 from anytime_jax.storage.json_files import json_digest, load_json
 
 ARRAY_ITEMS = ("params", "opt", "averages")
 _THREADS = 8
-_LONGEST = 300  # characters of an error in a message
 # Orbax's handler, without the file of each process, which a restore does not need and which may be
 # damaged.
 _TYPE_HANDLERS = ocp.type_handlers.create_type_handler_registry(
@@ -196,12 +196,3 @@ def read_arrays(path: Path, item: str, targets: Mapping[str, Any]) -> dict[str, 
 
 def _reading_error(path: Path, item: str, error: Exception) -> CheckpointError:
     return CheckpointError(path, f"{item} cannot be read: {shorten_error(error)}")
-
-
-def shorten_error(error: Exception) -> str:
-    """Returns an error as one line, without the storage specification that TensorStore appends."""
-    text = str(error).split(" [tensorstore_spec")[0].split(". See full TensorStore")[0]
-    text = " ".join(text.split())
-    if len(text) > _LONGEST:  # the reason is at the end
-        text = f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
-    return f"{type(error).__name__}: {text}"

@@ -32,7 +32,7 @@ from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.checkpoints.tree_names import flatten_by_name, is_stacked, unflatten_by_name
 from anytime_jax.distributed import lost_process_exit, processes
 from anytime_jax.errors import BucketError, InputError, RunError
-from anytime_jax.storage.failures import is_temporary
+from anytime_jax.storage.failures import is_temporary, shorten_error
 from anytime_jax.storage.files import (
     check_files,
     describe_free,
@@ -201,11 +201,7 @@ class CheckpointManager:
         try:
             yield
         except Exception as error:
-            reason = (
-                str(error)
-                if isinstance(error, RunError)
-                else checkpoint_reader.shorten_error(error)
-            )
+            reason = str(error) if isinstance(error, RunError) else shorten_error(error)
             if any(text in str(error) for text in _DISK_FULL):
                 reason = f"the disk is full: {describe_free(self._directory)} are free"
             elif processes.is_sign_of_loss(error):

@@ -22,6 +22,7 @@ import numpy as np
 
 from anytime_jax.data.dataset_info import CHUNK_TOKENS, DatasetInfo, PartInfo
 from anytime_jax.errors import RunError
+from anytime_jax.storage.failures import shorten_error
 from anytime_jax.storage.files import key_value_store, remove_directory
 
 # Cache for chunks, in addition to the indices, which random windows read again and again.
@@ -44,7 +45,7 @@ def write_part(directory: Path, name: str, tokens: np.ndarray) -> PartInfo:
         array = tensorstore.open(spec).result()
         array.write(tokens, can_reference_source_data_indefinitely=True).result()
     except ValueError as error:  # TensorStore raises this for any storage
-        raise RunError(f"{directory / name} cannot be written ({_reason(error)})") from error
+        raise RunError(f"{directory / name} cannot be written ({shorten_error(error)})") from error
     last = tokens[_last_chunk(tokens.size) :]
     return PartInfo(name, tokens.size, hashlib.sha256(tokens.data).hexdigest(), _short_digest(last))
 
@@ -66,7 +67,7 @@ def read_part(info: DatasetInfo, part: PartInfo) -> Iterator[np.ndarray]:
         if digest.hexdigest() != part.sha256:
             raise ValueError("its tokens belong to another part or dataset")
     except (OSError, ValueError) as error:
-        raise RunError(f"{info.path / part.name} is damaged ({_reason(error)})") from error
+        raise RunError(f"{info.path / part.name} is damaged ({shorten_error(error)})") from error
 
 
 class TokenReader:
@@ -130,7 +131,7 @@ class TokenReader:
                 self._open(*place).confirm()
                 target[:] = request.result()
             except (OSError, ValueError) as error:
-                raise self._error(*place, first, target.size, _reason(error)) from error
+                raise self._error(*place, first, target.size, shorten_error(error)) from error
         if rows.view(np.uint32).max(initial=0) >= min(x.vocab_size for x in self._infos):
             for target, place, first, _ in reads:
                 try:
@@ -218,8 +219,3 @@ def _check_vocabulary(tokens: np.ndarray, size: int) -> None:
     largest = int(tokens.view(f"u{tokens.itemsize}").max())
     if largest >= size:
         raise ValueError(f"token {largest} where the vocabulary has {size} pieces")
-
-
-def _reason(error: Exception) -> str:
-    """The message of an error on one line, without TensorStore's description of the array."""
-    return " ".join(str(error).split()).split(" [tensorstore_spec")[0][:300]

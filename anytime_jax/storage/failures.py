@@ -12,6 +12,7 @@ from anytime_jax.storage.buckets import bucket_errors, file_system, is_remote
 
 # Statuses of a bucket that is missing or belongs to somebody else.
 _CLOSED = ("400", "401", "403", "404")
+_LONGEST = 300  # characters of an error in a message
 _REFUSED = ("Forbidden:", "Bad Request:")  # how errors of gcsfs without a status begin
 
 
@@ -45,6 +46,15 @@ def read_failure(path: Path, error: Exception, name: str = "") -> InputError | B
             "auth application-default login)"
         )
     return BucketError(f"{name} cannot be reached ({problem}): try again later")
+
+
+def shorten_error(error: Exception) -> str:
+    """Returns an error as one line, without the storage specification that TensorStore appends."""
+    text = " ".join(str(error).split())
+    text = text.split(" [tensorstore_spec")[0].split(". See full TensorStore")[0]
+    if len(text) > _LONGEST:  # the reason is at the end
+        text = f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
+    return f"{type(error).__name__}: {text}"
 
 
 def check_directory(path: Path, name: str) -> None:
