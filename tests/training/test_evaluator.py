@@ -33,9 +33,9 @@ def state():
     return first._replace(opt_state=averaging.replace_averages(first.opt_state, scaled))
 
 
-def evaluator(windows, count=10, mesh=None, dataset=None):
-    mesh = mesh or small_run.mesh()
-    return Evaluator(small_run.program(CONFIG, mesh), dataset, windows, count, 8)
+def evaluator(windows, count=10, mesh=None):
+    program, dataset = small_run.program(CONFIG, mesh or small_run.mesh()), mock.Mock(path="data")
+    return Evaluator(program, dataset, windows, count, 8)
 
 
 def evaluate(evaluator, state):
