@@ -33,6 +33,7 @@ from anytime_jax.weights.saved_run import SavedRun
 
 EXAMPLES = ("--run=runs/quickstart --weights=f25 --output=quickstart-f25",)
 
+_VERIFY_PYTHON = "--verify-python"
 _VERIFIERS = Path(verifiers.__file__).parent
 _PROBE_SECONDS = 60  # to start an interpreter, perhaps from a slow network file system
 _VERIFY_SECONDS = 3600  # to load a model
@@ -57,7 +58,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--overwrite", action="store_true", help="replace an earlier export at --output")
     add("--verify", action="store_true", help="load the export with its library and compare")
     add(
-        "--verify-python",
+        _VERIFY_PYTHON,
         default=sys.executable,
         metavar="PYTHON",
         help="interpreter with that library (default: this one)",
@@ -67,7 +68,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Writes the directory and verifies it."""
     if not arguments.verify:
-        argument_parser.refuse(arguments, ["--verify-python"], "without --verify")
+        argument_parser.refuse(arguments, [_VERIFY_PYTHON], "without --verify")
     limits = run_options.sum_limits(arguments)
     jax_settings.find_devices()
     with needs_extra("export"):
@@ -122,8 +123,10 @@ def verify(model: Path, format_name: str, python: str) -> list[str]:
         last = (result.stderr.strip().splitlines() or ["no message"])[-1]
         if last.startswith("ModuleNotFoundError"):
             raise InputError(
-                f"--verify-python={python} lacks a library ({last}): give an interpreter that has "
-                f"{library}, torch and safetensors"
+                f"it lacks a library ({last}): give an interpreter that has {library}, torch and "
+                "safetensors",
+                _VERIFY_PYTHON,
+                python,
             )
         raise RunError(f"{library} does not load the model: {last}")
     try:
@@ -131,9 +134,8 @@ def verify(model: Path, format_name: str, python: str) -> list[str]:
         logits = {str(name): float(x) for name, x in dict(report["logits"]).items()}
         same_tokens = bool(report["same_tokens"])
     except (IndexError, ValueError, TypeError, KeyError) as error:
-        raise InputError(
-            f"--verify-python={python} did not report a comparison: give a Python interpreter"
-        ) from error
+        reason = "it did not report a comparison: give a Python interpreter"
+        raise InputError(reason, _VERIFY_PYTHON, python) from error
     for name, difference in logits.items():
         if not difference <= _MAX_DIFFERENCE:  # rejects NaN too
             raise RunError(
@@ -148,9 +150,8 @@ def verify(model: Path, format_name: str, python: str) -> list[str]:
 def _check_python(python: str) -> None:
     """Raises an InputError if an interpreter does not run."""
     if _run_python(python, "-c", "", seconds=_PROBE_SECONDS).returncode:
-        raise InputError(
-            f"--verify-python={python} is not a Python interpreter that works: give its path"
-        )
+        reason = "it is not a Python interpreter that works: give the path of one"
+        raise InputError(reason, _VERIFY_PYTHON, python)
 
 
 def _run_python(python: str, *arguments: str, seconds: float) -> subprocess.CompletedProcess[str]:
@@ -166,9 +167,8 @@ def _run_python(python: str, *arguments: str, seconds: float) -> subprocess.Comp
             process_group=0,  # kills its children too, which may hold the pipes open
         )
     except OSError as error:
-        raise InputError(
-            f"--verify-python={python} is not an interpreter ({error.strerror}): give its path"
-        ) from error
+        reason = f"it is not an interpreter ({error.strerror}): give the path of one"
+        raise InputError(reason, _VERIFY_PYTHON, python) from error
     try:
         output, errors = process.communicate(timeout=seconds)
     except BaseException as error:
@@ -177,8 +177,10 @@ def _run_python(python: str, *arguments: str, seconds: float) -> subprocess.Comp
         process.communicate()
         if isinstance(error, subprocess.TimeoutExpired):
             raise InputError(
-                f"--verify-python={python} did not answer within {seconds:g} s: give the path of "
-                "a Python interpreter, or leave out --verify"
+                f"it did not answer within {seconds:g} s: give the path of a Python interpreter, "
+                "or leave out --verify",
+                _VERIFY_PYTHON,
+                python,
             ) from error
         raise
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)

@@ -87,9 +87,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         try:
             group.add_argument(_flag(field), dest=_FIELD + field, metavar="VALUE", help=text)
         except argparse.ArgumentError as error:
-            raise InputError(
-                f"--source={name} has a field {field}, the name of an option of all: rename it"
-            ) from error
+            reason = f"it has a field {field}, the name of an option of all: rename the field"
+            raise InputError(reason, "--source", name) from error
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -99,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.config or arguments.overrides:
         _configure(arguments)
     if arguments.output is None:
-        raise InputError("--output is missing: give the directory of the dataset")
+        raise InputError("it is missing: give the directory of the dataset", "--output")
     if (arguments.vocabulary is None) == (arguments.train_vocabulary is None):
         raise InputError("give one of --vocabulary and --train-vocabulary")
     try:
@@ -121,7 +120,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         arguments, (x for x in arguments.given if x not in allowed), "with --verify"
     )
     if arguments.output is None:
-        raise InputError("--output is missing: give the directory of the dataset to verify")
+        raise InputError("it is missing: give the directory of the dataset to verify", "--output")
     with _progress_display() as progress:
         info = verify_dataset(arguments.output, arguments.workers, progress)
     print(f"{_summary(info)}\nverified: {info.path}, fingerprint {info.fingerprint}")
@@ -140,7 +139,8 @@ def _configure(arguments: argparse.Namespace) -> None:
         "validation_input": data.validation_text,
     }
     if source and not (data.text or data.builtin_megabytes or getattr(arguments, f"{_FIELD}input")):
-        raise InputError("config.data.text is empty, so nothing names a text: give it, or --input")
+        reason = "it is empty, so nothing names a text: give it, or --input"
+        raise InputError(reason, "config.data.text")
     if source and data.builtin_megabytes:
         given["source"], source = "builtin", {"megabytes": f"{data.builtin_megabytes:g}"}
     if arguments.vocabulary is arguments.train_vocabulary is None:

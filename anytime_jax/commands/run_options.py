@@ -70,7 +70,8 @@ def add_vocabulary(parser: argparse.ArgumentParser) -> None:
 def sum_limits(arguments: argparse.Namespace) -> SumLimits:
     """Returns the limits of a post-hoc average; raises an InputError if they are out of range."""
     if not (is_number(arguments.max_error) and arguments.max_error >= 0):
-        raise InputError(f"--max-error={arguments.max_error}: give a number from 0, such as 0.05")
+        reason = "give a number from 0, such as 0.05"
+        raise InputError(reason, "--max-error", arguments.max_error)
     return SumLimits(arguments.max_error, arguments.checkpoints)
 
 

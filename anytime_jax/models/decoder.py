@@ -196,9 +196,10 @@ def growing_matrices(config: ModelConfig) -> set[str]:
     matrices = [name for name, ndim in names.items() if ndim > 2 and not name.endswith("_bias")]
     if unknown := [name for name in matrices if name not in axes]:
         raise InputError(
-            "config.model.parametrization = 'mup', and parameter_axes of "
-            f"{type(config).__name__} does not name the axes of {', '.join(unknown)}: name them, "
-            f"such as ('width', 'mlp')"
+            f"parameter_axes of {type(config).__name__} does not name the axes of "
+            f"{', '.join(unknown)}: name them, such as ('width', 'mlp')",
+            "config.model.parametrization",
+            config.parametrization,
         )
     return {x for x in matrices if sum(axis in _GROWING_AXES for axis in axes[x]) > 1}
 
@@ -239,9 +240,10 @@ def _run(
     masks = block_type.masks_documents or block_type.attend is Block.attend
     if documents is not None and not masks:
         raise InputError(
-            f"config.data.documents = 'mask', and the block of {type(config).__name__} has an "
-            "attend of its own: let it use self.documents and set masks_documents = True, or take "
-            "'join'"
+            f"the block of {type(config).__name__} has an attend of its own: let it use "
+            "self.documents and set masks_documents = True, or take 'join'",
+            "config.data.documents",
+            "mask",
         )
     block = block_type(config, constrain, position, documents, name="blocks")
     is_unrolled = config.layer_loop == "unroll"
@@ -336,8 +338,9 @@ def block_class(config: ModelConfig) -> Any:
     block = config.block()
     if not (isinstance(block, type) and issubclass(block, Block)):
         raise InputError(
-            f"config.model: block() of {type(config).__name__} returned {format_value(block)}: "
-            "return a subclass of anytime_jax.models.decoder.Block"
+            f"block() of {type(config).__name__} returned {format_value(block)}: return a subclass "
+            "of anytime_jax.models.decoder.Block",
+            "config.model",
         )
     return block
 

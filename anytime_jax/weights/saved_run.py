@@ -189,7 +189,6 @@ def find_vocabulary(run: SavedRun, file: Path | None = None) -> tuple[Path, Voca
 
     Raises an InputError if it is missing or is not the run's.
     """
-    is_given = file is not None
     if file is None:
         recorded = run.recorded_paths.get(next(iter(run.config.sources)))
         advice = f"{run.run_dir} had its vocabulary there: give it with --vocabulary"
@@ -197,11 +196,10 @@ def find_vocabulary(run: SavedRun, file: Path | None = None) -> tuple[Path, Voca
         file = load_dataset(run.data_path, advice).vocabulary_path
     vocabulary = load_vocabulary(file)
     if vocabulary.sha256 != run.vocabulary:
-        name = f"--vocabulary={file}" if is_given else f"the vocabulary of the data, {file},"
-        advice = "give that one" if is_given else "give its own with --vocabulary"
         raise InputError(
-            f"{name} has SHA-256 {vocabulary.sha256[:12]}..., the vocabulary of {run.run_dir} "
-            f"{run.vocabulary[:12]}...: {advice}"
+            f"{file} has SHA-256 {vocabulary.sha256[:12]}..., and the vocabulary of {run.run_dir} "
+            f"has {run.vocabulary[:12]}...: give that one",
+            "--vocabulary",
         )
     return file, vocabulary
 

@@ -31,7 +31,7 @@ def open_evaluators(
         sets = {name: _load_set(run, name) for name in config.sets}
         return RunEvaluators(config, mesh, sets, run.set_weights, {}, request).at(run.step)
     dataset = load_dataset(request.data, "choose a dataset as data")
-    _check_vocabulary(run, dataset, f"data = {dataset.path}")
+    _check_vocabulary(run, dataset, "data")
     rules = document_rules(config.data, dataset.eos_id)
     program = make_program(config, mesh, rules, model=run.model)
     return Evaluators({"": make_evaluator(dataset, program, request)}, {"": 1.0})
@@ -41,8 +41,7 @@ def _load_set(run: SavedRun, name: str) -> DatasetInfo:
     """Returns a validation set of a run; a source has to be the one that the run has read."""
     path, recorded = run.set_path(name), run.recorded_sets.get(name)
     dataset = load_dataset(path, advise_on_data(recorded, path, "choose a dataset as data"))
-    label = f"{dataset.path}" if len(run.config.sets) == 1 else f"the set {name} at {dataset.path}"
-    _check_vocabulary(run, dataset, label)
+    _check_vocabulary(run, dataset)
     is_source = run.config.sets[name] in run.config.sources.values()
     if is_source and dataset.fingerprint not in {run.fingerprint, *run.sources}:
         advice = f"to score on it nevertheless, give data = {dataset.path}"
@@ -53,9 +52,10 @@ def _load_set(run: SavedRun, name: str) -> DatasetInfo:
     return dataset
 
 
-def _check_vocabulary(run: SavedRun, dataset: DatasetInfo, label: str) -> None:
+def _check_vocabulary(run: SavedRun, dataset: DatasetInfo, setting: str = "") -> None:
     if dataset.vocabulary_sha256 != run.vocabulary:
         raise InputError(
-            f"{label} has another vocabulary than the data of {run.run_dir}: prepare the text "
-            f"with --vocabulary={run.data_path}, or give another dataset as data"
+            f"{dataset.path} has another vocabulary than the data of {run.run_dir}: prepare the "
+            f"text with --vocabulary={run.data_path}, or give another dataset as data",
+            setting,
         )

@@ -144,7 +144,7 @@ def test_other_vocabulary_is_rejected(export_rejected, tmp_path):
     other = tmp_path / "other.model"
     words = (f"{a}{b} {b}{a}" for a in "abcdefgh" for b in "klmnopqr")
     train_vocabulary(words, 290, other)
-    assert f"--vocabulary={other}" in export_rejected(f"--vocabulary={other}")
+    assert "--vocabulary" in export_rejected(f"--vocabulary={other}")
     assert list(tmp_path.iterdir()) == [other]
 
 
@@ -192,7 +192,7 @@ def test_silent_interpreter_is_stopped(run_export, tmp_path, monkeypatch):
     monkeypatch.setattr(export, "_VERIFY_SECONDS", 0.5)
     status, _, err = run_export("--verify", f"--verify-python={python}")
     assert status == 2
-    assert f"--verify-python={python}" in err
+    assert "--verify-python" in err
     os.close(writer)
     assert select.select([reader], [], [], 60)[0]  # no writer is left
     os.close(reader)
