@@ -8,7 +8,6 @@ import pprint
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from anytime_jax.commands import config_help
 from anytime_jax.commands.argument_parser import SETTING_PREFIX
 from anytime_jax.config import fields, python_files, run_config
 from anytime_jax.config.kinds import EVERY_PACKAGE, Trust
@@ -19,8 +18,8 @@ from anytime_jax.errors import InputError
 T = TypeVar("T")
 
 
-def add_option(parser: argparse.ArgumentParser, is_run: bool = True) -> None:
-    """Adds `--config`; for the settings of a run, also options and help that list them."""
+def add_option(parser: argparse.ArgumentParser) -> None:
+    """Adds `--config`."""
     parser.add_argument(
         "--config",
         action="append",
@@ -28,28 +27,6 @@ def add_option(parser: argparse.ArgumentParser, is_run: bool = True) -> None:
         help="configuration, by file or name, and the name of one of its runs if it is a study; "
         "--config.NAME=VALUE overrides a setting",
     )
-    if is_run:
-        config_help.add(parser, _values)
-        parser.add_argument(
-            "--print-config",
-            action="store_true",
-            help="print all settings as a configuration file that can be run, with a comment where "
-            "the file or the command line gives one, and exit",
-        )
-        add_trust(parser)
-
-
-def _values(argv: Sequence[str]) -> dict[str, Any]:
-    """Returns the settings that a command line gives; none without `--config`."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    add_option(parser, is_run=False)
-    add_trust(parser)
-    overrides = [word for word in argv if word.startswith(SETTING_PREFIX)]
-    arguments, _ = parser.parse_known_args([word for word in argv if word not in overrides])
-    if not arguments.config:
-        return {}
-    arguments.overrides = overrides
-    return load(arguments).to_dict()
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:

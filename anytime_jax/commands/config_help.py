@@ -6,7 +6,7 @@ All of it is derived: from the docstrings of the files, and from the declaration
 import argparse
 import itertools
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from anytime_jax import plugins
@@ -24,35 +24,16 @@ such as "12500 steps", "3.3B tokens" or "4x", a multiple of chinchilla_tokens.
 """
 
 
-class _Print(argparse.Action):
-    """Option that prints a text, made of the command line, and exits, like `--help`."""
-
-    def __init__(self, text: Callable[[Sequence[str]], str], **facts: Any):
-        super().__init__(nargs=0, **{**facts, "dest": argparse.SUPPRESS})
-        self._text = text
-
-    def __call__(self, parser: argparse.ArgumentParser, *unused: object) -> None:
-        print(self._text(getattr(parser, "argv", ())))
-        parser.exit()
-
-
-def add(
-    parser: argparse.ArgumentParser, values: Callable[[Sequence[str]], Mapping[str, Any]]
-) -> None:
-    """Adds `--list` and `--help-settings`, and the names of both to `--help`.
-
-    `values` returns the settings that a command line gives, empty if it gives no configuration.
-    """
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds `--list` and `--help-settings`, and the names of both to `--help`."""
     parser.add_argument(
         "--list",
-        action=_Print,
-        text=lambda argv: list_files(*plugins.folders()),
+        action="store_true",
         help="list the configurations that have a name, and exit",
     )
     parser.add_argument(
         "--help-settings",
-        action=_Print,
-        text=lambda argv: _explain(values(argv)),
+        action="store_true",
         help="explain every setting, with its value if --config is given, and exit",
     )
     for folder in plugins.folders():
@@ -77,7 +58,7 @@ def list_files(*folders: Folder) -> str:
     return "\n".join([*lines, "To change one, copy it."])
 
 
-def _explain(values: Mapping[str, Any]) -> str:
+def explain(values: Mapping[str, Any]) -> str:
     """Returns every setting with its meaning, its type, its default, and its value if known."""
     lines = [_HEAD]
     for name, setting in all_settings().items():

@@ -17,10 +17,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from anytime_jax import plugins
 from anytime_jax.checkpoints.checkpoint_listing import describe_latest
 from anytime_jax.checkpoints.record_files import Row, read_records
 from anytime_jax.checkpoints.save_event_loop import EventLoopPolicy
-from anytime_jax.commands import config_file, loss_table, standard_streams
+from anytime_jax.commands import config_file, config_help, loss_table, standard_streams
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config.run_config import Config
 from anytime_jax.distributed import jax_settings, lost_process_exit, processes
@@ -46,6 +47,14 @@ _PROCESS_OPTION = re.compile(r"--(coordinator|processes|process|cluster)(=|$)")
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
     config_file.add_option(parser)
+    config_file.add_trust(parser)
+    config_help.add_options(parser)
+    parser.add_argument(
+        "--print-config",
+        action="store_true",
+        help="print all settings as a configuration file that can be run, with a comment where "
+        "the file or the command line gives one, and exit",
+    )
     parser.add_argument(
         "--fall-back",
         action="store_true",
@@ -82,6 +91,13 @@ def _step_range(text: str) -> StepRange:
 
 def run(arguments: argparse.Namespace) -> int:
     """Trains a run."""
+    if arguments.list:
+        print(config_help.list_files(*plugins.folders()))
+        return 0
+    if arguments.help_settings:
+        values = config_file.load(arguments).to_dict() if arguments.config else {}
+        print(config_help.explain(values))
+        return 0
     asyncio.set_event_loop_policy(EventLoopPolicy())
     config = config_file.load(arguments)
     if arguments.print_config:

@@ -55,6 +55,7 @@ _KERNELS = 10  # rows of the table
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
     config_file.add_option(parser)
+    config_file.add_trust(parser)
     add = parser.add_argument
     add("--topology", required=True, help="devices, such as v5e:4x4, h200:1, h100:8x8, 2*v5e:16x16")
     add("--at", metavar="POINT", help="take the length and rotation of this point of the run")
@@ -67,9 +68,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Compiles the update and prints the report."""
     config = config_file.load(arguments)
-    if arguments.print_config:
-        config_file.print_config(config, arguments)
-        return 0
     if arguments.search:
         argument_parser.refuse(arguments, ("--at", "--hlo"), "with --search")
     else:

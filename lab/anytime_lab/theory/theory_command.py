@@ -37,7 +37,7 @@ EXAMPLES = (
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the figures, and the commands."""
-    config_file.add_option(parser, is_run=False)
+    config_file.add_option(parser)
     parser.set_defaults(work=_figures)
     commands = parser.add_subparsers(metavar="COMMAND", title="commands")
 

@@ -53,6 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="run directory of the small run",
     )
     config_file.add_option(parser)
+    config_file.add_trust(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
