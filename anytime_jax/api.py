@@ -90,7 +90,7 @@ def open_run(run_dir: str | Path, step: str | int = "latest", *, trust: Trust = 
     """
     require_directory("run_dir", run_dir)
     _require_trust(trust)
-    return saved_run.open_run(storage_path(run_dir), str(step), trust)
+    return saved_run.open_saved_run(storage_path(run_dir), str(step), trust)
 
 
 def load(

@@ -18,7 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from anytime_jax import __version__
 from anytime_jax.checkpoints.array_checksums import checksums_and_nonfinite
+from anytime_jax.checkpoints.checkpoint_reader import Meta
 from anytime_jax.checkpoints.manager import CheckpointManager
 from anytime_jax.checkpoints.retention import retention_policy
 from anytime_jax.checkpoints.train_state import TrainState
@@ -81,8 +83,18 @@ def _time_save(manager: CheckpointManager, state: TrainState) -> Iterator[tuple[
     copy = harness.seconds_per_call(lambda: jax.tree.map(np.array, state))
     yield "copy in host memory", copy
     yield "checksums alone", harness.seconds_per_call(lambda: checksums_and_nonfinite(state))
+    empty = Meta(
+        config={},
+        origin={},
+        fingerprint="",
+        stages=(),
+        vocabulary="",
+        microbatches=1,
+        version=__version__,
+        jax=jax.__version__,
+    )
     start = time.perf_counter()
-    manager.save(state, {})
+    manager.save(state, empty)
     yield "save returns", time.perf_counter() - start
     manager.wait()
     yield "on disk", time.perf_counter() - start

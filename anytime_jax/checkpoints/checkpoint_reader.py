@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,14 @@ from etils import epath
 from anytime_jax.checkpoints import run_json
 from anytime_jax.checkpoints.array_checksums import checksums, format_checksum, sum_host_words
 from anytime_jax.checkpoints.checkpoint_listing import classify
+from anytime_jax.checkpoints.run_json import RunFile, StageEntry
 from anytime_jax.checkpoints.tree_names import is_stacked, unflatten_by_name
 from anytime_jax.config.fields import flatten
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import format_differences
 from anytime_jax.storage.failures import shorten_error
 from anytime_jax.storage.files import check_files, key_value_store
-from anytime_jax.storage.json_files import json_digest, load_json
+from anytime_jax.storage.json_files import as_type, json_digest, load_json
 
 ARRAY_ITEMS = ("params", "opt", "averages")
 _THREADS = 8
@@ -32,7 +34,57 @@ _TYPE_HANDLERS = ocp.type_handlers.create_type_handler_registry(
     (np.ndarray, ocp.type_handlers.NumpyHandler()),
 )
 
-Meta = dict[str, Any]
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Meta:
+    """Metadata of a checkpoint.
+
+    Attributes:
+      step: updates made; `samples` and `tokens` were seen by then, a `multiple` of the budget.
+      config: the settings of the run, as JSON has them.
+      origin: digests of what the run starts from, by their names among the identity settings.
+      fingerprint: fingerprint of the data of the first stage.
+      stages: the stages of the run.
+      vocabulary: SHA-256 of the vocabulary of the data.
+      microbatches: number of microbatches of the first batch size.
+      averages: labels of the averages in the checkpoint.
+      averages_since: step from whose weights each average started, by label.
+      interval: metrics of the updates since the last row of records, by name.
+      rows: number of rows of records before the step.
+      version: version of this package, beside that of `jax`.
+      checksums: checksum of every array by name, by item.
+      iterates: prefix of the names of the method's other iterates in the item `opt`, by label.
+      readouts: coefficients of the iterates by label, of what the method evaluates, by label.
+    """
+
+    step: int = 0
+    samples: int = 0
+    tokens: int = 0
+    multiple: float = 0.0
+    config: Mapping[str, Any]
+    origin: Mapping[str, str]
+    fingerprint: str
+    stages: tuple[StageEntry, ...]
+    vocabulary: str
+    microbatches: int
+    averages: tuple[str, ...] = ()
+    averages_since: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    interval: Mapping[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
+    rows: int = 0
+    version: str
+    jax: str
+    checksums: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
+    iterates: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    readouts: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all of it."""
+        return json_digest(dataclasses.asdict(self))
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns what a checkpoint stores, with the digest."""
+        return {**dataclasses.asdict(self), "digest": self.digest}
 
 
 class CheckpointError(RunError):
@@ -50,20 +102,26 @@ class CheckpointError(RunError):
         return "checkpoint {}: {}".format(*self.args)
 
 
-def read_meta(path: Path) -> Meta:
+def read_meta(path: Path, run_file: RunFile | None = None) -> Meta:
     """Returns a checkpoint's metadata.
 
-    Raises a RunError if it is missing or damaged, or belongs to another step or another run.
+    `run_file` is the content of `run.json` of the run it lies in, which is read if it is not given.
+    Raises a RunError if the metadata are missing or damaged, or belong to another step or run.
     """
     try:
-        meta = load_json(path / "meta" / "metadata")
-        if meta["digest"] != json_digest({k: v for k, v in meta.items() if k != "digest"}):
+        content = load_json(path / "meta" / "metadata")
+        meta = as_type(Meta, content)
+        if content.get("digest") != meta.digest:
             raise ValueError("its digest differs")
-        if str(meta["step"]) != path.name.partition(".")[0]:
-            raise ValueError(f"it belongs to step {meta['step']}")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if str(meta.step) != path.name.partition(".")[0]:
+            raise ValueError(f"it belongs to step {meta.step}")
+    except (OSError, ValueError) as error:
         raise CheckpointError(path, f"meta is damaged: {shorten_error(error)}") from error
-    _check_run(path, meta)
+    if run_file is None:
+        with contextlib.suppress(InputError):  # commands that need the run file report its damage
+            run_file = run_json.read_run_file(path.parent.parent)
+    if run_file is not None:
+        _check_run(path, meta, run_file)
     return meta
 
 
@@ -75,29 +133,26 @@ def check_item_files(path: Path, item: str) -> None:
         raise CheckpointError(path, f"{item} is damaged: {error.reason}") from error
 
 
-def _check_run(path: Path, meta: Meta) -> None:
+def _check_run(path: Path, meta: Meta, run_file: RunFile) -> None:
     """Raises a RunError unless a checkpoint has the settings and data of the run it lies in."""
-    with contextlib.suppress(InputError):  # commands that need the run file report its damage
-        run = run_json.read_identity(path.parent.parent) or {}
-        saved = flatten({**meta.get("config", {}), "data.fingerprint": meta.get("fingerprint")})
-        saved.pop("initial_weights", None)  # this is a path; the digest is in the origin
-        saved |= meta.get("origin", {})
-        saved = {name: value for name, value in saved.items() if value is not None}
-        names = run.keys() & saved.keys()
-        was, now = ({name: x[name] for name in names} for x in (run, saved))
-        if differences := format_differences(was, now):
-            raise CheckpointError(path, f"it belongs to another run ({differences})")
+    saved = flatten({**meta.config, "data.fingerprint": meta.fingerprint})
+    saved.pop("initial_weights", None)  # this is a path; the digest is in the origin
+    saved |= meta.origin
+    names = run_file.identity.keys() & saved.keys()
+    was, now = ({name: x[name] for name in names} for x in (run_file.identity, saved))
+    if differences := format_differences(was, now):
+        raise CheckpointError(path, f"it belongs to another run ({differences})")
 
 
-def verify_checkpoint(path: Path) -> Meta:
-    """Compares every array of a checkpoint with its checksum and returns the metadata.
+def verify_checkpoint(path: Path, run_file: RunFile | None = None) -> Meta:
+    """Compares every array of a checkpoint with its checksum; returns the metadata, as `read_meta`.
 
     Raises a RunError that names the item if one is missing or damaged.
     """
     check_complete(path)
-    meta = read_meta(path)
+    meta = read_meta(path, run_file)
     for item in ARRAY_ITEMS:
-        if names := meta["checksums"][item]:
+        if names := meta.checksums[item]:
             check_checksums(path, meta, item, read_arrays(path, item, dict.fromkeys(names)))
     return meta
 
@@ -124,7 +179,7 @@ def check_checksums(path: Path, meta: Meta, item: str, arrays: Any) -> None:
 
 
 def _check_checksum(path: Path, meta: Meta, item: str, name: str, checksum: str) -> None:
-    if checksum != (saved := meta["checksums"][item].get(name)):
+    if checksum != (saved := meta.checksums[item].get(name)):
         raise CheckpointError(
             path, f"{item}/{name} is damaged: its checksum is {checksum}, saved with {saved}"
         )
@@ -144,18 +199,14 @@ def read_layers(path: Path, meta: Meta, item: str, name: str) -> Iterator[np.nda
             "path": f"{name.replace('/', '.')}/",
         }
         array: Any = tensorstore.open({"driver": "auto", "kvstore": key_values}).result()
-        layers, size = array[None], 1
-        if is_stacked(name):  # older checkpoints have chunks of several layers
-            layers, size = array, array.chunk_layout.read_chunk.shape[0]
-        count = layers.shape[0]
-        for start in range(0, count, size):
-            end = min(start + size, count)
-            chunk = layers[start:end].read().result()
-            total += sum(sum_host_words(layer, i) for i, layer in enumerate(chunk, start))
-            if end == count:
-                checksum = format_checksum(chunk.dtype, array.shape, total)
+        layers = array if is_stacked(name) else array[None]
+        for i in range(layers.shape[0]):
+            layer = layers[i].read().result()
+            total += sum_host_words(layer, i)
+            if i + 1 == layers.shape[0]:
+                checksum = format_checksum(layer.dtype, array.shape, total)
                 _check_checksum(path, meta, item, name, checksum)
-            yield from chunk
+            yield layer
     except ValueError as error:  # TensorStore raises this for any storage
         raise _reading_error(path, item, error) from error
 

@@ -5,8 +5,7 @@ A checkpoint is the directory `RUN/checkpoints/STEP` with four items, written by
     params    the live weights
     opt       the optimizer state without the averages
     averages  the averages of the weights, by label
-    meta      JSON: step, samples, tokens, configuration, versions, the checksums of all arrays, and
-              a digest of the rest
+    meta      JSON: `checkpoint_reader.Meta`, with the checksums of all arrays, and its digest
 
 Saves are atomic and asynchronous: only the copy of the arrays to host memory blocks the caller. In
 a bucket, where nothing can be renamed, Orbax writes the file that completes a checkpoint last.
@@ -15,7 +14,7 @@ a bucket, where nothing can be renamed, Orbax writes the file that completes a c
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,6 @@ from anytime_jax.storage.files import (
     is_link,
     remove_directory,
 )
-from anytime_jax.storage.json_files import json_digest
 from anytime_jax.storage.paths import absolute_path
 
 # Orbax's time limit of a save: by the system's clock, which may be set forward during a save.
@@ -109,18 +107,25 @@ class CheckpointManager:
         path = checkpoint_listing.checkpoint_path(self._run_dir, step)
         return self._policy.keeps_forever(step) or is_link(path)
 
-    def save(self, state: TrainState, meta: Mapping[str, Any]) -> None:
-        """Saves a state with JSON metadata; returns once the arrays may be donated.
+    def save(self, state: TrainState, meta: checkpoint_reader.Meta) -> None:
+        """Saves a state with metadata, which lack what this adds about the arrays.
+
+        Returns once the arrays may be donated.
 
         Raises a RunError if the state has a NaN or an infinity, the disk is full, or the previous
         save failed in the background.
         """
         step, items = int(state.step), _items(state)
         inspected = {item: checksums_and_nonfinite(tree) for item, tree in items.items()}
-        meta = {**meta, "step": step, "averages": list(items["averages"])}
-        meta |= _describe_readouts(items["opt"], items["params"])
-        meta["checksums"] = {item: sums for item, (sums, _) in inspected.items()}
-        meta["digest"] = json_digest(meta)
+        readouts = jax.tree.map(float, jax.device_get(optimizers.readouts(items["opt"])))
+        meta = dataclasses.replace(
+            meta,
+            step=step,
+            averages=tuple(items["averages"]),
+            checksums={item: sums for item, (sums, _) in inspected.items()},
+            iterates=_find_iterates(items["opt"], items["params"]),
+            readouts=readouts,
+        )
         arrays = {
             item: _save_arguments(tree)
             for item, tree in items.items()
@@ -140,7 +145,7 @@ class CheckpointManager:
                     raise RunError(
                         f"the disk is full: a checkpoint needs {needed:,} bytes, {free:,} are free"
                     )
-            args = ocp.args.Composite(**arrays, meta=ocp.args.JsonSave(meta))
+            args = ocp.args.Composite(**arrays, meta=ocp.args.JsonSave(meta.to_json()))
             self._manager.save(step, args=args, force=True)
 
     def wait(self) -> None:
@@ -223,7 +228,7 @@ def restore_checkpoint(path: Path, abstract: TrainState) -> RestoredCheckpoint:
     averages = items["averages"]
     with processes.fail_together("read its part of a checkpoint", RunError):
         meta = checkpoint_reader.read_meta(path)
-        stored = list(meta["averages"])
+        stored = meta.averages
         items["averages"] = {label: averages[label] for label in averages if label in stored}
         restored = {item: _restore_item(path, item, tree) for item, tree in items.items()}
     for item, tree in restored.items():
@@ -233,7 +238,7 @@ def restore_checkpoint(path: Path, abstract: TrainState) -> RestoredCheckpoint:
     dropped = tuple(label for label in stored if label not in averages)
     trees |= {label: _copy(params) for label in added}
     opt_state = averaging.replace_averages(restored["opt"], {x: trees[x] for x in averages})
-    step = jax.device_put(jnp.asarray(meta["step"], jnp.int32), abstract.step.sharding)
+    step = jax.device_put(jnp.asarray(meta.step, jnp.int32), abstract.step.sharding)
     return RestoredCheckpoint(TrainState(step, params, opt_state), meta, added, dropped)
 
 
@@ -288,22 +293,14 @@ def _save_arguments(tree: Any) -> ocp.args.PyTreeSave:
     return ocp.args.PyTreeSave(unflatten_by_name(arrays), unflatten_by_name(chunks))
 
 
-def _describe_readouts(opt: Any, params: Any) -> dict[str, Any]:
-    """Returns where `opt` stores the method's other iterates, and the read-outs made of them.
-
-    `iterates` are prefixes of names in the item `opt` by label, `readouts` coefficients of the
-    iterates by label; both are missing for a method without them.
-    """
-    coefficients = jax.tree.map(float, jax.device_get(optimizers.readouts(opt)))
-    if not coefficients:
-        return {}
+def _find_iterates(opt: Any, params: Any) -> dict[str, str]:
+    """Returns where `opt` has the method's other iterates: prefixes of their names, by label."""
     names = {id(leaf): name for name, leaf in flatten_by_name(opt).items()}
     first = next(iter(flatten_by_name(params)))
-    prefixes = {
+    return {
         label: names[id(flatten_by_name(tree)[first])].removesuffix(first)
         for label, tree in optimizers.iterates(opt).items()
     }
-    return {"iterates": prefixes, "readouts": coefficients}
 
 
 def _restore_item(path: Path, item: str, abstract: Any) -> Any:

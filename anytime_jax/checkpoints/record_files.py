@@ -187,12 +187,8 @@ def count_before(rows: Sequence[Row], step: int) -> int:
     return sum(row.step < step for row in rows)
 
 
-def describe_missing(found: int, meta: Mapping[str, Any]) -> str | None:
-    """Says how many rows before a checkpoint are missing, if fewer are found than it counts.
-
-    Checkpoints of earlier versions do not count them.
-    """
-    step, expected = meta["step"], meta.get("rows", 0)
+def describe_missing(found: int, expected: int, step: int) -> str | None:
+    """Says how many of the expected rows before a step are missing; None if all are found."""
     if found >= expected:
         return None
     return f"{expected - found:,} of the {expected:,} rows of records before step {step:,} are lost"

@@ -1,6 +1,7 @@
-"""Run directory: identity settings, ownership, start and lock."""
+"""Run directory: the content of `run.json`, ownership, start and lock."""
 
 import contextlib
+import dataclasses
 import datetime
 import itertools
 import json
@@ -9,17 +10,20 @@ import os
 import re
 import socket
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from anytime_jax.config.kinds import NOBODY, Trust
+from anytime_jax.config.run_config import Config, build_saved
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import format_differences
 from anytime_jax.storage import locks
 from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.storage.failures import check_no_file, read_failure, storage_errors
 from anytime_jax.storage.files import is_directory
-from anytime_jax.storage.json_files import load_json
+from anytime_jax.storage.json_files import as_type, load_json
+from anytime_jax.storage.paths import storage_path
 
 RUN_FILE = "run.json"
 LOCK_FILE = "lock"
@@ -30,13 +34,199 @@ _MISREAD = ("[", "\\", "**")
 _ADVICE = "choose another run_dir"
 
 
-def read_identity(run_dir: Path, advice: str = _ADVICE) -> dict[str, Any] | None:
-    """Returns the identity settings of a run, or None; raises the errors of `read_run_file`."""
-    content = read_run_file(run_dir, advice)
-    return None if content is None else content["identity"]
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """The last start of a run: an id, and where and when for people; empty for packed records."""
+
+    id: str = ""
+    host: str = ""
+    process: int = 0
+    time: str = ""
 
 
-def read_run_file(run_dir: Path, advice: str = _ADVICE) -> dict[str, Any] | None:
+@dataclasses.dataclass(frozen=True)
+class BranchPoint:
+    """Where a branch has left its trunk.
+
+    Attributes:
+      from_run: directory of the trunk.
+      checkpoint: digest of the metadata of the checkpoint.
+      run_id: id of the trunk, "" if it has none.
+    """
+
+    from_run: str
+    step: int
+    checkpoint: str = ""
+    run_id: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """What the mean loss of an evaluation is of.
+
+    Attributes:
+      tokens: tokens of each validation set, "all" for all of them.
+      sets: fingerprint and weight in the mean of each set that has a weight, by its name.
+    """
+
+    tokens: int | str
+    sets: Mapping[str, tuple[str, float]]
+
+    @property
+    def text(self) -> tuple[tuple[str, float], ...]:
+        """Fingerprint and weight of each set, without their names."""
+        return tuple(sorted(self.sets.values()))
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationChange:
+    """What the evaluations after `step` updates are of."""
+
+    step: int
+    now: Evaluation
+
+
+@dataclasses.dataclass(frozen=True)
+class StageEntry:
+    """A stage of a run, from `step` on; the names in the mixture make no difference.
+
+    Attributes:
+      mixture: the sources by name, with their weights, as text.
+      sources: fingerprint and weight of each of them.
+    """
+
+    step: int
+    length: int
+    rope_theta: float
+    rope_scaling: tuple[float, ...]
+    mixture: str = dataclasses.field(compare=False)
+    sources: tuple[tuple[str, int], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class StageChange:
+    """What the stages of a run were before the start at `step` changed those to come."""
+
+    step: int
+    was: tuple[StageEntry, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunFile:
+    """Content of `run.json`. Packed records lack the entries that have a default.
+
+    Attributes:
+      id: what no other run is called, whatever its name; the directory keeps it when it is moved.
+      identity: what makes a directory the run's (`Config.identity`), and the digests of what the
+        run starts from.
+      version: version of this package at the first start.
+      config: the settings of the last start, as JSON has them.
+      microbatches: their number at the last start.
+      data_paths: absolute paths of the sources by name at the last start.
+      set_paths: the same of the validation sets.
+      evaluated: what the evaluations were of when the run began; None if that is not known.
+    """
+
+    id: str = ""
+    identity: Mapping[str, Any]
+    name: str
+    version: str
+    config: Mapping[str, Any]
+    microbatches: int = 0
+    start: Start = Start()
+    data_paths: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    set_paths: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    evaluated: Evaluation | None = None
+    evaluation_changes: tuple[EvaluationChange, ...] = ()
+    stages: tuple[StageEntry, ...] = ()
+    stage_changes: tuple[StageChange, ...] = ()
+    branch: BranchPoint | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of the data of the first stage, "" if it is not known."""
+        return self.identity.get("data.fingerprint", "")
+
+    def differences(self, identity: Mapping[str, Any]) -> str:
+        """Returns text about the identity settings that differ from others, "" if none do."""
+        return format_differences(self.identity, json.loads(json.dumps(identity)))
+
+    @property
+    def evaluations(self) -> list[Evaluation]:
+        """What a run has evaluated, from its first start to its last, as far as is known."""
+        first = [] if self.evaluated is None else [self.evaluated]
+        return [*first, *(x.now for x in self.evaluation_changes)]
+
+    def evaluation_at(self, step: float) -> Evaluation | None:
+        """Returns what an evaluation after `step` updates was of; None if that is not known."""
+        changes = [x.now for x in self.evaluation_changes if x.step < step]
+        return changes[-1] if changes else self.evaluated
+
+    def set_weights(self, config: Config) -> dict[str, float]:
+        """Returns the weight of every validation set in the mean, for a start of the run.
+
+        Without `eval.weights`, the weights follow from the last stage, which a start may change;
+        the mean would jump. So a run keeps the weights that it began with. A set that has joined
+        has none. The sum is 1.
+        """
+        weights, began = config.set_weights, self.evaluated
+        if config.eval.weights or began is None:
+            return weights
+        kept = {name: weight for name, (_, weight) in began.sets.items() if name in config.sets}
+        if not kept or kept == {name: weight for name, weight in weights.items() if weight}:
+            return weights
+        total = sum(kept.values())
+        return {name: kept.get(name, 0.0) / total for name in config.sets}
+
+    def find_source(self, name: str, path: str) -> str:
+        """Returns where a source is: as configured, or as recorded if nothing is at that path.
+
+        A relative path exists only from the working directory of the start.
+        """
+        return _find(path, self.data_paths.get(name))
+
+    def find_set(self, name: str, path: str) -> str:
+        """Returns where a validation set is, as `find_source`."""
+        return _find(path, self.set_paths.get(name))
+
+    def check_stages(self, stages: Sequence[StageEntry], step: int) -> None:
+        """Raises an InputError if stages differ from the run's before `step` updates."""
+        past = (stages_before(x, max(step, 1)) for x in (self.stages, stages))
+        for old, new in itertools.zip_longest(*past):
+            if old == new:
+                continue
+            was, now = ({} if x is None else dataclasses.asdict(x) for x in (old, new))
+            # The names of the sources say more than their fingerprints, if they differ.
+            hidden = "mixture" if was.get("mixture") == now.get("mixture") else "sources"
+            for entry in (was, now):
+                entry.pop(hidden, None)
+            at = (new or old).step
+            raise InputError(
+                f"the stage from step {at:,} has changed ({format_differences(was, now)}), and the "
+                f"run has made {step:,} updates: change stages that are still to come, or set this "
+                "one back",
+                "config.stages" if at else "config.data.mixture",
+            )
+
+    def resumed(self, now: "RunFile", step: int) -> "RunFile":
+        """Returns the content after a start that resumes at `step`, of which `now` speaks.
+
+        `stage_changes` keeps what the stages were, `evaluation_changes` what is evaluated since,
+        each with the step of the change.
+        """
+        latest = ("config", "microbatches", "start", "data_paths", "set_paths")
+        content = dataclasses.replace(self, **{name: getattr(now, name) for name in latest})
+        if self.stages != now.stages:
+            changes = (*self.stage_changes, StageChange(step, self.stages))
+            content = dataclasses.replace(content, stages=now.stages, stage_changes=changes)
+        if now.evaluated and not is_same_evaluation([*self.evaluations[-1:], now.evaluated]):
+            change = EvaluationChange(step, now.evaluated)
+            changes = (*self.evaluation_changes, change)
+            content = dataclasses.replace(content, evaluation_changes=changes)
+        return content
+
+
+def read_run_file(run_dir: Path, advice: str = _ADVICE) -> RunFile | None:
     """Returns the content of `run.json`, or None if the run has not started.
 
     Raises an InputError if the file cannot be read, or if it is damaged, with `advice` at the end;
@@ -44,25 +234,67 @@ def read_run_file(run_dir: Path, advice: str = _ADVICE) -> dict[str, Any] | None
     """
     file = run_dir / RUN_FILE
     try:
-        content = load_json(file)
-        is_same_evaluation(evaluation_history(content))  # which looks at each part of them
-        evaluation_at(content, math.inf)
-        content.get("start", {}).get("id")
-        return {**content, "identity": dict(content["identity"])}
+        return as_type(RunFile, load_json(file))
     except FileNotFoundError:
         return None
     except storage_errors() as error:
         raise read_failure(file, error) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{file} is damaged ({error!r}): {advice}") from error
+    except ValueError as error:
+        raise InputError(f"{file} is damaged ({error}): {advice}") from error
 
 
-def run_id(run_dir: Path) -> str | None:
-    """Returns what no other run is called, whatever its name; None if `run.json` has no id.
+def read_run(directory: str, setting: str, trust: Trust = NOBODY) -> tuple[Config, RunFile]:
+    """Returns the settings of a run and the content of its run file; errors name the `setting`.
 
-    A directory keeps it when it is moved.
+    `trust` says which packages are imported for the kinds that the run names. Raises an InputError
+    if the directory holds no run, or one whose settings cannot be used here.
     """
-    return (read_run_file(run_dir) or {}).get("id")
+    run_file = read_run_file(storage_path(directory), "give another run")
+    if run_file is None:
+        raise InputError(
+            f"it is not a run (it has no {RUN_FILE}): give the directory of a run; "
+            "python -m anytime_jax runs lists them",
+            setting,
+            directory,
+        )
+    return build_saved(run_file.config, f"{setting} = {directory!r}", trust), run_file
+
+
+def write_run_file(run_dir: Path, run_file: RunFile) -> None:
+    """Writes `run.json`, in a directory that need not exist.
+
+    Raises an InputError if the directory cannot be written.
+    """
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        with atomic_write(run_dir / RUN_FILE) as file:
+            content = json.dumps(dataclasses.asdict(run_file), indent=1)
+            file.write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise InputError(
+            f"it cannot be written ({error.strerror or error}): choose another directory",
+            "config.run_dir",
+            str(run_dir),
+        ) from error
+
+
+def run_id(run_dir: Path) -> str:
+    """Returns the id of a run, "" if it has none; raises the errors of `read_run_file`."""
+    run_file = read_run_file(run_dir)
+    return run_file.id if run_file else ""
+
+
+def start_id(run_dir: Path) -> str:
+    """Returns the id of the last start of a run; raises the errors of `read_run_file`."""
+    run_file = read_run_file(run_dir)
+    return run_file.start.id if run_file else ""
+
+
+def is_other_run(run_dir: Path, id: str) -> bool:
+    """Returns whether a directory holds a run that is known not to be the one with an id."""
+    with contextlib.suppress(InputError):
+        return "" not in (found := run_id(run_dir), id) and found != id
+    return False
 
 
 def check_name(run_dir: Path, name: str) -> None:
@@ -74,63 +306,39 @@ def check_name(run_dir: Path, name: str) -> None:
         )
 
 
-def is_other_run(run_dir: Path, id: str | None) -> bool:
-    """Returns whether a directory holds a run that is known not to be the one with an id."""
-    with contextlib.suppress(InputError):
-        return None not in (found := run_id(run_dir), id) and found != id
-    return False
-
-
-def check_identity(run_dir: Path, identity: Mapping[str, Any]) -> None:
-    """Checks that a directory is new or belongs to the run, without changing it.
+def check_identity(run_dir: Path, run_file: RunFile | None, identity: Mapping[str, Any]) -> None:
+    """Checks that a directory with a run file is new or belongs to the run, without changing it.
 
     Raises an InputError if it belongs to a run with other identity settings (`Config.identity`),
     which the message names, or contains other files.
     """
-    existing = read_identity(run_dir)
-    if existing is not None:
-        if differences := format_differences(existing, json.loads(json.dumps(identity))):
+    if run_file is not None:
+        if differences := run_file.differences(identity):
             raise InputError(
-                f"config.run_dir = {str(run_dir)!r} belongs to a run with other settings "
-                f"({differences}): set them back, or choose another run_dir"
+                f"it belongs to a run with other settings ({differences}): set them back, or "
+                "choose another run_dir",
+                "config.run_dir",
+                str(run_dir),
             )
     elif is_directory(run_dir) and not all(
         _BEFORE_RUN_FILE.fullmatch(path.name) for path in run_dir.iterdir()
     ):
         raise InputError(
-            f"config.run_dir = {str(run_dir)!r} holds files but no {RUN_FILE}: choose an empty or "
-            "a new directory"
+            f"it holds files but no {RUN_FILE}: choose an empty or a new directory",
+            "config.run_dir",
+            str(run_dir),
         )
 
 
-def initialize(run_dir: Path, identity: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-    """Creates the `run.json` of a new run, with `about` and an id.
-
-    Raises an InputError if the directory cannot be written.
-    """
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        _write(run_dir, {"id": uuid.uuid4().hex, "identity": identity, **about})
-    except OSError as error:
-        raise InputError(
-            f"config.run_dir = {str(run_dir)!r} cannot be written ({error.strerror or error}): "
-            "choose another directory"
-        ) from error
+def new_id() -> str:
+    """Returns an id that nothing else has."""
+    return uuid.uuid4().hex
 
 
-def new_start() -> dict[str, Any]:
-    """Returns the entry "start" of a run file: an id, and where and when for people."""
-    return {
-        "id": uuid.uuid4().hex,
-        "host": socket.gethostname(),
-        "process": os.getpid(),
-        "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    }
-
-
-def start_id(run_dir: Path) -> str | None:
-    """Returns the id of the last start of a run; raises the errors of `read_run_file`."""
-    return (read_run_file(run_dir) or {}).get("start", {}).get("id")
+def new_start(id: str) -> Start:
+    """Returns the start that this process makes now."""
+    time = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return Start(id, socket.gethostname(), os.getpid(), time)
 
 
 class LostRunError(RunError):
@@ -143,17 +351,17 @@ def confirm(run_dir: Path, start: str) -> None:
     Raises a RunError if `run.json` cannot be read.
     """
     try:
-        content = read_run_file(run_dir)
+        run_file = read_run_file(run_dir)
     except InputError as error:
         raise RunError(str(error)) from error
-    if content is None:
+    if run_file is None:
         raise LostRunError(
             f"{run_dir / RUN_FILE} is gone: the directory was removed while the run trained"
         )
-    if (last := content.get("start", {})).get("id") != start:
+    if (last := run_file.start).id != start:
         raise LostRunError(
-            f"another start has taken over {run_dir}: process {last.get('process')} on "
-            f"{last.get('host')}, at {last.get('time')}"
+            f"another start has taken over {run_dir}: process {last.process} on {last.host}, at "
+            f"{last.time}"
         )
 
 
@@ -175,87 +383,14 @@ def explain_lost_run(run_dir: Path, start: str) -> Iterator[None]:
         raise
 
 
-def _write(run_dir: Path, content: Mapping[str, Any]) -> None:
-    with atomic_write(run_dir / RUN_FILE) as file:
-        file.write_text(json.dumps(content, indent=1), encoding="utf-8")
+def stages_before(stages: Iterable[StageEntry], step: float = math.inf) -> list[StageEntry]:
+    """Returns the stages that begin before a step."""
+    return [stage for stage in stages if stage.step < step]
 
 
-def check_stages(run_dir: Path, stages: Sequence[Mapping[str, Any]], step: int) -> None:
-    """Raises an InputError if the stages of a run of `step` updates have changed in its past."""
-    was = (read_run_file(run_dir) or {}).get("stages", stages)
-    past = stages_before(was, max(step, 1)), stages_before(stages, max(step, 1))
-    for number, (old, new) in enumerate(itertools.zip_longest(*past, fillvalue={})):
-        if old != new:
-            at = new.get("step", old.get("step"))
-            old, new = (dict(x[number]) if number < len(x) else {} for x in (was, stages))
-            # The names of the sources say more than their fingerprints, if they differ.
-            hidden = "mixture" if old.get("mixture") == new.get("mixture") else "sources"
-            old.pop(hidden, None)
-            new.pop(hidden, None)
-            raise InputError(
-                f"config.data.mixture or config.model: the stage from step {at:,} has changed "
-                f"({format_differences(old, new)}), and the run has made {step:,} updates: "
-                "change stages that are still to come, or set this one back"
-            )
-
-
-def record_settings(
-    run_dir: Path, content: Mapping[str, Any], about: Mapping[str, Any], step: int
-) -> bool:
-    """Writes the settings, paths and start of a run that resumes at `step` into `run.json`.
-
-    `content` is what is there. Returns whether stages to come have changed. The entry
-    "stage_changes" keeps what the stages were, "evaluation_changes" what is evaluated since, each
-    with the step of the change.
-    """
-    names = ("config", "microbatches", "data_paths", "set_paths", "start")
-    new = {**content, **{name: about[name] for name in names}}
-    if is_changed := stages_before(content["stages"]) != stages_before(about["stages"]):
-        changes = [*content.get("stage_changes", []), {"step": step, "was": content["stages"]}]
-        new |= {"stages": about["stages"], "stage_changes": changes}
-    if not is_same_evaluation([*evaluation_history(content), about["evaluated"]][-2:]):
-        changes = content.get("evaluation_changes", [])
-        new["evaluation_changes"] = [*changes, {"step": step, "now": about["evaluated"]}]
-    _write(run_dir, new)
-    return is_changed
-
-
-def evaluation_history(run_file: Mapping[str, Any] | None) -> list[Any]:
-    """Returns what a run has evaluated, from its first start to its last, as far as is known."""
-    run_file = run_file or {}
-    changes = run_file.get("evaluation_changes", [])
-    return [x for x in (run_file.get("evaluated"), *(x["now"] for x in changes)) if x]
-
-
-def evaluation_at(run_file: Mapping[str, Any], step: float) -> Any:
-    """Returns the entry that an evaluation after `step` updates used, or None."""
-    entry = run_file.get("evaluated")
-    for change in run_file.get("evaluation_changes", []):
-        if change["step"] < step:
-            entry = change["now"]
-    return entry
-
-
-def stages_before(
-    stages: Sequence[Mapping[str, Any]], step: float = math.inf
-) -> list[dict[str, Any]]:
-    """Returns what makes each stage that begins before a step: not the names of its sources."""
-    return [
-        {name: value for name, value in stage.items() if name != "mixture"}
-        for stage in stages
-        if stage["step"] < step
-    ]
-
-
-def is_same_evaluation(evaluations: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether entries "evaluated" of run files are of the same sets, under whatever names."""
-    parts = [(x["tokens"], evaluated_text(x)) for x in evaluations]
-    return all(x == parts[0] for x in parts)
-
-
-def evaluated_text(evaluation: Mapping[str, Any]) -> list[list[Any]]:
-    """Returns fingerprint and weight of each set of an entry "evaluated", without their names."""
-    return sorted(map(list, evaluation["sets"].values()))
+def is_same_evaluation(evaluations: Iterable[Evaluation]) -> bool:
+    """Returns whether evaluations are of the same sets, under whatever names."""
+    return len({(x.tokens, x.text) for x in evaluations}) <= 1
 
 
 def lock(run_dir: Path) -> contextlib.AbstractContextManager[None]:
@@ -277,3 +412,8 @@ def is_locked(run_dir: Path) -> bool | None:
     In a bucket, where nothing is locked, the answer is None.
     """
     return locks.is_held(run_dir / LOCK_FILE)
+
+
+def _find(path: str, recorded: str | None) -> str:
+    is_moved = recorded and not storage_path(path).exists() and storage_path(recorded).exists()
+    return recorded if recorded and is_moved else path

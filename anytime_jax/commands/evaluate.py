@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     jax_settings.configure()
     jax_settings.find_devices()
     limits = run_options.sum_limits(arguments)
-    saved = saved_run.open_run(arguments.run, arguments.step, arguments.trust)
+    saved = saved_run.open_saved_run(arguments.run, arguments.step, arguments.trust)
     names = arguments.weights or saved.labels
     sums = {name: weight_names.parse(saved, name, limits) for name in names}
     console = open_console()

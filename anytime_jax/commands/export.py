@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         import yaml  # noqa: F401
     if arguments.verify:
         _check_python(arguments.verify_python)
-    saved = saved_run.open_run(arguments.run, arguments.step, arguments.trust)
+    saved = saved_run.open_saved_run(arguments.run, arguments.step, arguments.trust)
     config = saved.model
     model_format = model_reader.find_format(config)
     _, vocabulary = saved_run.find_vocabulary(saved, arguments.vocabulary)

@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.prompt.encode("utf-8")
     except UnicodeEncodeError as error:
         raise InputError("--prompt is not UTF-8") from error
-    saved = saved_run.open_run(arguments.run, arguments.step, arguments.trust)
+    saved = saved_run.open_saved_run(arguments.run, arguments.step, arguments.trust)
     weighted_sum = weight_names.parse(saved, arguments.weights, limits)
     _, vocabulary = saved_run.find_vocabulary(saved, arguments.vocabulary)
     pieces = generate_text(

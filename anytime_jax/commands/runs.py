@@ -30,6 +30,7 @@ from anytime_jax.checkpoints.record_files import (
     read_records,
     read_starts,
 )
+from anytime_jax.checkpoints.run_json import RunFile
 from anytime_jax.commands import argument_parser, loss_table
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config import fields
@@ -91,8 +92,13 @@ def run(arguments: argparse.Namespace) -> int:
             console.print(line)
     damaged = []
     for run in runs:
-        damaged.append(_show(run, arguments.verify, console))
-        for line in _describe_history(run) if arguments.describe else ():
+        try:
+            run_file = run_json.read_run_file(run, "restore it, or choose another run")
+        except InputError as error:
+            run_file = None
+            console.print(f"{run}: {error}")
+        damaged.append(_show(run, run_file, arguments.verify, console))
+        for line in _describe_history(run, run_file) if arguments.describe else ():
             console.print(f"  {line}")
     return 1 if any(damaged) else 0
 
@@ -111,21 +117,22 @@ def _find_runs(folder: Path) -> list[Path]:
     return runs
 
 
-def _show(run_dir: Path, verify: bool, console: Console) -> bool:
+def _show(run_dir: Path, run_file: RunFile | None, verify: bool, console: Console) -> bool:
     """Prints a run and its checkpoints; returns whether one of them is damaged."""
-    console.print(f"{run_dir}: {_describe(run_dir)}")
-    for line in _describe_stages(run_dir):
-        console.print(f"  {line}")
+    if run_file:
+        console.print(f"{run_dir}: {_describe(run_file)}")
+        for line in _describe_stages(run_file):
+            console.print(f"  {line}")
     notes = _read_notes(run_dir)
     entries = checkpoint_listing.list_entries(run_dir)
-    listed = [_inspect(entry, verify, notes.get(entry.path.name)) for entry in entries]
+    listed = [_inspect(x, run_file, verify, notes.get(x.path.name)) for x in entries]
     warnings: list[str] = []
     # Read after the checkpoints: records are written before them.
     rows = read_records(run_dir, warnings.append)
     console.print(_table(listed, rows) if listed else "  no checkpoint yet")
     metas = [x.meta for x in listed if x.meta is not None]
     for meta in metas[-1:]:
-        if missing := describe_missing(count_before(rows, meta["step"]), meta):
+        if missing := describe_missing(count_before(rows, meta.step), meta.rows, meta.step):
             warnings.append(f"warning: {missing}")
     for line in (*_describe_losses(rows), *warnings):
         console.print(f"  {line}")
@@ -136,36 +143,27 @@ def _show(run_dir: Path, verify: bool, console: Console) -> bool:
     return any(x.is_damaged for x in listed)
 
 
-def _describe(run_dir: Path) -> str:
-    try:
-        about = load_json(run_dir / run_json.RUN_FILE)
-        config, branch = about["config"], about.get("branch")
-        model, schedule = config["model"], config["schedule"]
-        origin = f"branch of {branch['from_run']} at step {branch['step']:,}, " if branch else ""
-        return (
-            f"{about['name']}, {model['layers']} layers of width {model['width']}, "
-            f"{schedule['kind']} at {schedule['peak']:g}, {origin}"
-            f"started by version {about['version']}"
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"its {run_json.RUN_FILE} is damaged ({error!r})"
+def _describe(run_file: RunFile) -> str:
+    settings, branch = fields.flatten(run_file.config), run_file.branch
+    origin = f"branch of {branch.from_run} at step {branch.step:,}, " if branch else ""
+    layers, width = settings.get("model.layers"), settings.get("model.width")
+    kind, peak = settings.get("schedule.kind"), settings.get("schedule.peak")
+    return (
+        f"{run_file.name}, {layers} layers of width {width}, {kind} at {peak}, {origin}"
+        f"started by version {run_file.version}"
+    )
 
 
-def _describe_stages(run_dir: Path) -> Iterator[str]:
+def _describe_stages(run_file: RunFile) -> Iterator[str]:
     """The stages of a run that has several, and when those to come were changed."""
-    try:
-        about = load_json(run_dir / run_json.RUN_FILE)
-        stages, changes = about.get("stages", []), about.get("stage_changes", [])
-        for stage in stages if len(stages) > 1 or changes else ():
-            yield (
-                f"stage from step {stage['step']:,}: windows of {stage['length']:,} tokens, "
-                f"{stage['mixture']}"
-            )
-        for change in changes:
-            was = "; ".join(f"from step {x['step']:,}: {x['mixture']}" for x in change["was"])
-            yield f"stages changed at step {change['step']:,}; they were {was}"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return  # the line before says that the file is damaged
+    stages, changes = run_file.stages, run_file.stage_changes
+    for stage in stages if len(stages) > 1 or changes else ():
+        yield (
+            f"stage from step {stage.step:,}: windows of {stage.length:,} tokens, {stage.mixture}"
+        )
+    for change in changes:
+        was = "; ".join(f"from step {x.step:,}: {x.mixture}" for x in change.was)
+        yield f"stages changed at step {change.step:,}; they were {was}"
 
 
 def _describe_machine() -> Iterator[str]:
@@ -179,15 +177,12 @@ def _describe_machine() -> Iterator[str]:
     yield from (f"{x}={y}" for x, y in sorted(os.environ.items()) if x.startswith(_VARIABLES))
 
 
-def _describe_history(run_dir: Path) -> Iterator[str]:
+def _describe_history(run_dir: Path, run_file: RunFile | None) -> Iterator[str]:
     """The last starts of a run, the settings that are not the default, and the last records."""
     for start in read_starts(run_dir)[-_LAST:]:
         facts = (f"{x} {start[x]}" for x in ("started", "devices", "version", "jax") if x in start)
         yield f"start at step {start['from_step']:,}: {', '.join(facts)}"
-    try:
-        settings = dict(load_json(run_dir / run_json.RUN_FILE)["config"])
-    except (OSError, ValueError, KeyError, TypeError):
-        settings = {}  # the first line says that the file is damaged
+    settings = run_file.config if run_file else {}
     try:
         changes, title = _changed_settings(settings), "settings that are not the default:"
     except (ValueError, KeyError, TypeError) as error:
@@ -231,7 +226,10 @@ class _Listed:
 
 
 def _inspect(
-    entry: checkpoint_listing.Entry, verify: bool, note: Mapping[str, str] | None
+    entry: checkpoint_listing.Entry,
+    run_file: RunFile | None,
+    verify: bool,
+    note: Mapping[str, str] | None,
 ) -> _Listed:
     """Reads the metadata of a checkpoint, or compares its checksums."""
     size = format_bytes(checkpoint_listing.disk_usage(entry.path))
@@ -239,9 +237,9 @@ def _inspect(
         return _Listed(entry, size, _KINDS[entry.kind])
     try:
         if verify or entry.kind == "incomplete":
-            meta = checkpoint_reader.verify_checkpoint(entry.path)
+            meta = checkpoint_reader.verify_checkpoint(entry.path, run_file)
         else:
-            meta = checkpoint_reader.read_meta(entry.path)
+            meta = checkpoint_reader.read_meta(entry.path, run_file)
         files = _hash_of_files(entry.path)
     except (checkpoint_reader.CheckpointError, OSError) as error:
         if _is_being_removed(entry.path):
@@ -281,8 +279,8 @@ def _table(listed: Sequence[_Listed], rows: Sequence[Row]) -> Table:
     for x in listed:
         cells, content = ["", ""], "" if x.is_damaged else x.entry.path.name
         if x.meta is not None:
-            cells = [format_count(x.meta["tokens"]), f"{x.meta['multiple']:.4g}x"]
-            content = ", ".join(sorted(x.meta["averages"], key=label_order)) or "none"
+            cells = [format_count(x.meta.tokens), f"{x.meta.multiple:.4g}x"]
+            content = ", ".join(sorted(x.meta.averages, key=label_order)) or "none"
         loss = []
         if has_losses:
             at_step = losses.get(x.entry.step or 0, {}) if x.meta is not None else {}

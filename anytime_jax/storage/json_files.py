@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
-from collections.abc import Callable
+import types
+import typing
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from anytime_jax.errors import format_value
 from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.storage.failures import read_failure, storage_errors
 from anytime_jax.storage.files import is_regular_file
@@ -47,6 +51,38 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except storage_errors() as error:
         raise read_failure(path, error) from error
     return content if isinstance(content, dict) else None
+
+
+def as_type(kind: Any, value: Any) -> Any:
+    """Returns a JSON value as a type: an object as a dataclass of its names, a list as a tuple.
+
+    The types are these, `Mapping[str, X]`, `X | Y`, str, int, float, None and Any, in one another.
+    Names that are no field of the dataclass are left out. Raises a ValueError if a value is of
+    another type, or if a field without a default is missing.
+    """
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return value
+    if dataclasses.is_dataclass(kind) and isinstance(value, dict):
+        fields = {name: x for name, x in typing.get_type_hints(kind).items() if name in value}
+        try:
+            return kind(**{name: as_type(x, value[name]) for name, x in fields.items()})  # pyright: ignore[reportCallIssue]
+        except TypeError as error:
+            raise ValueError(str(error)) from error
+    if origin is Mapping and isinstance(value, dict):
+        return {name: as_type(arguments[1], x) for name, x in value.items()}
+    if origin is tuple and isinstance(value, list):
+        kinds = [arguments[0]] * len(value) if arguments[-1] is ... else arguments
+        return tuple(as_type(*x) for x in zip(kinds, value, strict=True))
+    if origin is types.UnionType:
+        for choice in arguments:
+            try:
+                return as_type(choice, value)
+            except ValueError:
+                continue
+    elif type(value) is kind or (kind is float and type(value) is int):
+        return value
+    raise ValueError(f"{format_value(value)} is not {getattr(kind, '__name__', kind)}")
 
 
 def write_json(path: Path, content: dict[str, Any], scratch: Path) -> None:

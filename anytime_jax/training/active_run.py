@@ -7,7 +7,7 @@ state, and opens the records. What was opened is closed in reverse, however the 
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -15,12 +15,14 @@ from rich.console import Console
 
 from anytime_jax import __version__
 from anytime_jax.checkpoints import checkpoint_listing, record_files, run_json
+from anytime_jax.checkpoints.checkpoint_reader import Meta
 from anytime_jax.checkpoints.manager import (
     CheckpointManager,
     RestoredCheckpoint,
     restore_checkpoint,
 )
 from anytime_jax.checkpoints.retention import retention_policy
+from anytime_jax.checkpoints.run_json import RunFile, Start
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.config.run_config import Config
 from anytime_jax.distributed import processes, sharding
@@ -61,7 +63,7 @@ class Run:
     evaluations: Event
     interrupted: Callable[[], bool]
     misses_evaluation: bool
-    about: Mapping[str, Any]
+    about: Meta
     evaluators: RunEvaluators
     checkpoints: CheckpointManager
     recorder: Recorder
@@ -126,14 +128,15 @@ class Run:
         with self.recorder.paused():
             with processes.fail_together("keep the run", RunError):
                 self.confirm_start()
-            clock = self.plan.config.clock
-            position = {
-                "samples": self.plan.config.samples(step),
-                "tokens": clock.tokens(step),
-                "multiple": clock.multiple(step),
-            }
-            versions = {"version": __version__, "jax": jax.__version__}
-            meta = {**position, **self.recorder.sync(step), **self.about, **versions}
+            config, clock = self.plan.config, self.plan.config.clock
+            meta = dataclasses.replace(
+                self.about,
+                step=step,
+                samples=config.samples(step),
+                tokens=clock.tokens(step),
+                multiple=clock.multiple(step),
+                **self.recorder.sync(step),
+            )
             self.checkpoints.save(state, meta)
         self.last.step = step
 
@@ -175,31 +178,30 @@ def open_run(
         if processes.broadcast(_has_moved_on(plan)):
             options = {"fall_back": plan.fall_back, "profile": plan.profile}
             plan = make_plan(config, mesh, **options, say=display.say)
-        start = run_json.new_start()
-        start["id"] = processes.broadcast_text(start["id"])
+        start = run_json.new_start(processes.broadcast_text(run_json.new_id()))
         _write_run_file(plan, start, display.say)
-        preflight.check_shared(run_dir, start["id"])
-        stack.enter_context(run_json.explain_lost_run(run_dir, start["id"]))
+        preflight.check_shared(run_dir, start.id)
+        stack.enter_context(run_json.explain_lost_run(run_dir, start.id))
 
         def confirm_start() -> None:
             if processes.is_primary():
-                run_json.confirm(run_dir, start["id"])
+                run_json.confirm(run_dir, start.id)
 
         checkpoints = CheckpointManager(run_dir, retention_policy(config), display.say)
         stack.callback(checkpoints.close)
         abstract_state = plan.program.abstract_state
         restored = checkpoints.restore_latest(abstract_state, plan.fall_back)
-        last.step = restored.meta["step"] if restored else 0
+        last.step = restored.meta.step if restored else 0
         if plan.trunk and not restored:
             restored = restore_checkpoint(plan.trunk.path, abstract_state)
-        meta: Mapping[str, Any] = restored.meta if restored else {"step": 0}
-        if meta["step"] != plan.step:  # the latest checkpoint was damaged, and is set aside
-            plan = plan.starting_from(meta["step"])
+        meta = restored.meta if restored else plan.about
+        if meta.step != plan.step:  # the latest checkpoint was damaged, and is set aside
+            plan = plan.starting_from(meta.step)
         print_summary(plan, display.say)
         averages_since = _averages_since(config, restored, display.say)
         state = restored.state if restored else _first_state(plan)
 
-        recorder = Recorder(plan, display, last, meta, start["id"], confirm_start)
+        recorder = Recorder(plan, display, last, meta, start.id, confirm_start)
         stack.callback(recorder.close)
         batches = run_data.iterate_batches(
             config, mesh, plan.datasets, plan.program.rules, plan.step
@@ -224,7 +226,7 @@ def open_run(
             evaluations=evaluations,
             interrupted=interrupted,
             misses_evaluation=misses_evaluation,
-            about=plan.about | {"averages_since": averages_since},
+            about=dataclasses.replace(plan.about, averages_since=averages_since),
             evaluators=RunEvaluators(config, mesh, plan.sets, plan.set_weights, plan.programs),
             checkpoints=checkpoints,
             recorder=recorder,
@@ -242,32 +244,34 @@ def _has_moved_on(plan: Plan) -> bool:
     return saved_step != plan.saved_step or run_file != plan.run_file
 
 
-def _write_run_file(plan: Plan, start: Mapping[str, Any], say: Callable[[str], None]) -> None:
+def _write_run_file(plan: Plan, start: Start, say: Callable[[str], None]) -> None:
     """Makes the directory the run's, or records the settings of this start."""
     config, run_dir = plan.config, plan.run_dir
-    about: Mapping[str, Any] = {
-        "name": config.name,
-        "version": __version__,
-        "config": config.to_dict(),
-        "microbatches": plan.program.microbatches,
-        "start": start,
+    now = RunFile(
+        id=run_json.new_id(),
+        identity=plan.identity,
+        name=config.name,
+        version=__version__,
+        config=config.to_dict(),
+        microbatches=plan.program.microbatches,
+        start=start,
         # Wherever one reads the run.
-        "data_paths": {x: str(absolute_path(y.path)) for x, y in plan.datasets.items()},
-        "set_paths": {x: str(absolute_path(y.path)) for x, y in plan.sets.items()},
-        "evaluated": plan.evaluated,
-        "stages": plan.stages,
-        **({"branch": plan.trunk.provenance} if plan.trunk else {}),
-    }
+        data_paths={x: str(absolute_path(y.path)) for x, y in plan.datasets.items()},
+        set_paths={x: str(absolute_path(y.path)) for x, y in plan.sets.items()},
+        evaluated=plan.evaluated,
+        stages=plan.stages,
+        branch=plan.trunk.point if plan.trunk else None,
+    )
     with processes.fail_together():
         if not processes.is_primary():
             return
         if plan.run_file is None:
-            run_json.initialize(run_dir, plan.identity, about)
+            run_json.write_run_file(run_dir, now)
             return
-        if run_json.record_settings(run_dir, plan.run_file, about, plan.step):
+        run_json.write_run_file(run_dir, plan.run_file.resumed(now, plan.step))
+        if plan.run_file.stages != plan.stages:
             say(f"stages   changed from {config.clock.describe(plan.step)} on, and recorded")
-        began = run_json.evaluation_history(plan.run_file)[:1]
-        if not run_json.is_same_evaluation([*began, plan.evaluated]):
+        if not run_json.is_same_evaluation([*plan.run_file.evaluations[:1], plan.evaluated]):
             say(
                 "eval     other validation sets, weights or tokens than when the run began: its "
                 "losses from here on are of those"
@@ -285,10 +289,10 @@ def _averages_since(
     config: Config, restored: RestoredCheckpoint | None, say: Callable[[str], None]
 ) -> dict[str, int]:
     """Returns the step at which each average started; prints new and dropped ones."""
-    since = restored.meta.get("averages_since", {}) if restored else {}
+    since = restored.meta.averages_since if restored else {}
     since = {label: since.get(label, 0) for label in config.averaging_rules}
     if restored:
-        step = restored.meta["step"]
+        step = restored.meta.step
         for label in restored.added_averages:
             since[label] = step
             say(f"average {label} is new: it starts from the weights at step {step:,}")

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_json
+from anytime_jax.checkpoints.checkpoint_reader import Meta
+from anytime_jax.checkpoints.run_json import BranchPoint, RunFile, StageEntry
 from anytime_jax.config.kinds import NOBODY, Trust
 from anytime_jax.config.run_config import Config, build_saved
 from anytime_jax.config.stages import stage_settings
@@ -27,38 +29,23 @@ _SAME_RATE = 1e-6  # relative
 class Trunk:
     """The checkpoint that a branch starts from.
 
-    `digest` is that of its meta, which has the checksums of all arrays; `run_id` is the trunk's
-    `run_json.run_id`. `meta` is None if the trunk is gone, which a branch with checkpoints of
-    its own no longer needs.
+    The digest of its metadata, which have the checksums of all arrays, is in the `point`. `meta` is
+    None if the trunk is gone, which a branch with checkpoints of its own no longer needs.
     """
 
     path: Path
-    step: int
-    digest: str
-    run_id: str | None
-    meta: checkpoint_reader.Meta | None
+    point: BranchPoint
+    meta: Meta | None
 
     @property
-    def provenance(self) -> dict[str, Any]:
-        """The entry about the trunk in a branch's run file."""
-        from_run = str(self.path.parent.parent)
-        place = {"step": self.step, "checkpoint": self.digest, "run_id": self.run_id}
-        return {"from_run": from_run, **place}
+    def step(self) -> int:
+        """Step at which the branch leaves the trunk."""
+        return self.point.step
 
-
-def read_run(directory: str, name: str, trust: Trust = NOBODY) -> tuple[Config, dict[str, Any]]:
-    """Returns the settings of a run and the content of its run file; `name` is the setting's.
-
-    `trust` says which packages are imported for the kinds that the run names. Raises an InputError
-    if the directory holds no run, or one whose settings cannot be used here.
-    """
-    run_file = run_json.read_run_file(storage_path(directory), "give another run")
-    if run_file is None:
-        raise InputError(
-            f"{name} = {directory!r} is not a run (it has no {run_json.RUN_FILE}): give the "
-            "directory of a run; python -m anytime_jax runs lists them"
-        )
-    return build_saved(run_file.get("config"), f"{name} = {directory!r}", trust), run_file
+    @property
+    def digest(self) -> str:
+        """Digest of the checkpoint."""
+        return self.point.checkpoint
 
 
 def decay_settings(directory: str, point: str = "", trust: Trust = NOBODY) -> dict[str, Any]:
@@ -68,31 +55,29 @@ def decay_settings(directory: str, point: str = "", trust: Trust = NOBODY) -> di
     default the last doubling for which the run has a checkpoint at 90%, or else its last
     checkpoint. The run is not changed, and no directory is set: it follows the point.
     """
-    trunk, run_file = read_run(directory, "trunk", trust)
+    trunk, run_file = run_json.read_run(directory, "trunk", trust)
     if trunk.horizon is not None:
-        raise InputError(f"{directory} has a schedule with an end: {trunk.schedule.name}")
+        raise InputError(
+            f"it has a schedule with an end: {trunk.schedule.name}", "trunk", directory
+        )
     at, horizon = _decay_points(directory, point, trunk)
     clock = trunk.clock
     step = clock.step_at(at) if at else clock.branch_step(clock.step_at(horizon))
     path = checkpoint_listing.checkpoint_path(storage_path(directory), step)
-    trunk = _settings_at(path, _readable_meta(path), trunk, run_file, trust)
+    trunk = _settings_at(path, _readable_meta(path, run_file), trunk, run_file, trust)
     settings = trunk.to_dict()
     if trunk.branch.data:  # the trunk is a branch itself
         mixture, settings["stages"] = stage_settings(trunk.run_stages, trunk.sources)
         settings["data"]["mixture"] = mixture
     if len(trunk.sets) > 1:  # the mean stays the trunk's, whatever the branch reads
-        evaluated = run_json.evaluation_at(run_file, step)["sets"]
-        settings["eval"]["weights"] = {name: weight for name, (_, weight) in evaluated.items()}
-    for group, names, recorded, paths in (
-        ("data", ("path", "mixture"), "data_paths", trunk.sources),
-        ("eval", ("sets",), "set_paths", dict(trunk.eval.sets)),
-    ):
-        if any(not storage_path(path).exists() for path in paths.values()):
-            found = {paths[x]: y for x, y in run_file.get(recorded, {}).items() if x in paths}
-            for name in names:
-                settings[group][name] = _replace(settings[group][name], found)
-            if group == "data":
-                settings["stages"] = _replace(settings["stages"], found)
+        weights = run_file.set_weights(trunk)
+        settings["eval"]["weights"] = {name: weight for name, weight in weights.items() if weight}
+    sources = {path: run_file.find_source(name, path) for name, path in trunk.sources.items()}
+    sets = {path: run_file.find_set(name, path) for name, path in trunk.eval.sets}
+    for name in ("path", "mixture"):
+        settings["data"][name] = _replace(settings["data"][name], sources)
+    settings["stages"] = _replace(settings["stages"], sources)
+    settings["eval"]["sets"] = _replace(settings["eval"]["sets"], sets)
     return settings | {
         "name": f"{storage_path(directory).name}_decay",
         "run_dir": "",
@@ -103,28 +88,24 @@ def decay_settings(directory: str, point: str = "", trust: Trust = NOBODY) -> di
     }
 
 
-def _readable_meta(path: Path) -> checkpoint_reader.Meta | None:
+def _readable_meta(path: Path, run_file: RunFile | None = None) -> Meta | None:
     """Returns the metadata of a checkpoint, None if it is missing or damaged."""
     try:
-        return checkpoint_reader.read_meta(path)
+        return checkpoint_reader.read_meta(path, run_file)
     except RunError:
         return None
 
 
 def _settings_at(
-    path: Path,
-    meta: checkpoint_reader.Meta | None,
-    run: Config,
-    run_file: Mapping[str, Any],
-    trust: Trust,
+    path: Path, meta: Meta | None, run: Config, run_file: RunFile, trust: Trust
 ) -> Config:
     """Returns the settings of a run at a checkpoint, those of its last start without `meta`.
 
     `run` has the settings of the run file.
     """
-    if meta is None or meta["config"] == run_file.get("config"):
+    if meta is None or meta.config == run_file.config:
         return run
-    return build_saved(meta["config"], str(path), trust)
+    return build_saved(meta.config, str(path), trust)
 
 
 def _replace(value: Any, paths: Mapping[str, str]) -> Any:
@@ -140,8 +121,10 @@ def _decay_points(directory: str, point: str, trunk: Config) -> tuple[str, str]:
     warmup, last = clock.step_of(trunk.learning_rate.warmup_end), max(saved, default=0)
     if last <= warmup:
         raise InputError(
-            f"{directory} has been trained to {clock.describe(last)}, not beyond its warmup of "
-            f"{warmup:,} steps: train it further first"
+            f"it has been trained to {clock.describe(last)}, not beyond its warmup of "
+            f"{warmup:,} steps: train it further first",
+            "trunk",
+            directory,
         )
     if point and not point.isdecimal():
         clock.step_at(point, "the horizon")
@@ -154,13 +137,15 @@ def _decay_points(directory: str, point: str, trunk: Config) -> tuple[str, str]:
     step = int(point or last)
     if (horizon := clock.horizon_of_branch(step)) <= step:
         raise InputError(
-            f"{directory}: a decay from step {step} would be the last 10% of {horizon} steps, and "
-            "have no update: give a later step, train the run further first if it has none"
+            f"a decay from its step {step} would be the last 10% of {horizon} steps, and have no "
+            "update: give a later step, train the run further first if it has none",
+            "trunk",
+            directory,
         )
     return f"{step} steps", f"{horizon} steps"
 
 
-def find_trunk(config: Config, run_dir: Path, own: Mapping[str, Any] | None) -> Trunk | None:
+def find_trunk(config: Config, run_dir: Path, own: RunFile | None) -> Trunk | None:
     """Returns the checkpoint that a branch starts from; None for a run that is no branch.
 
     `own` is the run file of a branch that resumes, from a checkpoint of its own in `run_dir`. It
@@ -175,27 +160,30 @@ def find_trunk(config: Config, run_dir: Path, own: Mapping[str, Any] | None) -> 
     from_run, run_dir = absolute_path(config.branch.from_run), absolute_path(run_dir)
     if from_run in (run_dir, *run_dir.parents):
         raise InputError(
-            f"config.run_dir = {config.directory!r} is in the trunk's own directory: a branch is a "
-            "new run, give it another"
+            "it is in the trunk's own directory: a branch is a new run, give it another",
+            "config.run_dir",
+            config.directory,
         )
     path = checkpoint_listing.checkpoint_path(from_run, step)
     meta = _readable_meta(path)
     if own is not None:
-        saved = own.get("branch")
+        saved = own.branch
         if saved and (meta is None or _is_gone(from_run, saved)):
-            return Trunk(path, step, str(saved.get("checkpoint")), saved.get("run_id"), None)
-    trunk, run_file = read_run(config.branch.from_run, "config.branch.from_run", config.packages())
+            return Trunk(path, saved, None)
+    trunk, run_file = run_json.read_run(
+        config.branch.from_run, "config.branch.from_run", config.packages()
+    )
     check_inheritance(config, _settings_at(path, meta, trunk, run_file, config.packages()), step)
     _check_saved(config, from_run, step)
     meta = meta or checkpoint_reader.read_meta(path)  # which says what is damaged
-    return Trunk(path, step, meta["digest"], run_file.get("id"), meta)
+    return Trunk(path, BranchPoint(str(from_run), step, meta.digest, run_file.id), meta)
 
 
 def check_data(
     config: Config,
     trunk: Trunk,
     datasets: Mapping[str, DatasetInfo],
-    stages: Sequence[Mapping[str, Any]],
+    stages: Sequence[StageEntry],
 ) -> None:
     """Raises an InputError if a branch would read other data or another vocabulary than named.
 
@@ -203,19 +191,20 @@ def check_data(
     """
     if trunk.meta is None:
         return
-    ours, theirs = (run_json.stages_before(x, trunk.step) for x in (stages, trunk.meta["stages"]))
+    ours, theirs = (run_json.stages_before(x, trunk.step) for x in (stages, trunk.meta.stages))
     if ours != theirs:
         raise InputError(
-            f"config.data: the trunk {config.branch.from_run} was trained on other data, lengths "
-            f"or mixtures up to {config.clock.describe(trunk.step)}: give those, and name what "
-            "follows as config.branch.data"
+            f"the trunk {config.branch.from_run} was trained on other data, lengths or mixtures up "
+            f"to {config.clock.describe(trunk.step)}: give those, and name what follows as "
+            "config.branch.data",
+            "config.data",
         )
     for name, dataset in datasets.items():
-        if trunk.meta["vocabulary"] != dataset.vocabulary_sha256:
+        if trunk.meta.vocabulary != dataset.vocabulary_sha256:
             raise InputError(
-                f"config.branch.data: {name} at {dataset.path} was made with another vocabulary "
-                "than the trunk's: prepare that text with --vocabulary and the directory of the "
-                "trunk's data"
+                f"{name} at {dataset.path} was made with another vocabulary than the trunk's: "
+                "prepare that text with --vocabulary and the directory of the trunk's data",
+                "config.branch.data",
             )
 
 
@@ -240,23 +229,24 @@ def check_inheritance(config: Config, trunk: Config, step: int) -> None:
         if allowed:
             advice += f", or name what you mean to change: {_change_option(config, *allowed)}"
         raise InputError(
-            f"config.branch: the settings of the trunk differ ({'; '.join(changes)}): {advice}"
+            f"the settings of the trunk differ ({'; '.join(changes)}): {advice}", "config.branch"
         )
     grown = [[y for y in x.clock.phases if y.step < step] for x in (trunk, config)]
     if grown[0] != grown[1]:
         raise InputError(
-            "config.branch: the batches of the trunk grow at other points than those of a branch "
-            f"that leaves at {config.clock.describe(step)}: with batch_growth = 'seesaw', give it "
-            "the schedule of its trunk up to there"
+            "the batches of the trunk grow at other points than those of a branch that leaves at "
+            f"{config.clock.describe(step)}: with batch_growth = 'seesaw', give it the schedule of "
+            "its trunk up to there",
+            "config.branch",
         )
     before, after = (x.rate_at(step) for x in (trunk, config))
     is_named = {"schedule.kind", "schedule.peak"} & set(config.branch.change)
     if abs(after - before) > _SAME_RATE * before and not is_named:
         raise InputError(
-            f"config.branch: the learning rate of the trunk is {before:.4g} at "
-            f"{config.clock.describe(step)}, that of this branch {after:.4g}: choose a schedule "
-            f"that continues from there, or name the jump: "
-            f"{_change_option(config, 'schedule.kind')}"
+            f"the learning rate of the trunk is {before:.4g} at {config.clock.describe(step)}, "
+            f"that of this branch {after:.4g}: choose a schedule that continues from there, or "
+            f"name the jump: {_change_option(config, 'schedule.kind')}",
+            "config.branch",
         )
 
 
@@ -277,19 +267,21 @@ def _check_saved(config: Config, from_run: Path, step: int) -> None:
     if step in saved:
         return
     point = config.clock.describe(step)
-    problem = f"config.branch: {config.branch.from_run} has no checkpoint at {point}"
+    problem = f"{config.branch.from_run} has no checkpoint at {point}"
     if not saved or step > saved[-1]:
         last = f"its last is that of {config.clock.describe(saved[-1])}" if saved else "it has none"
-        raise InputError(f"{problem} yet, {last}: train the trunk to there, or leave it earlier")
+        advice = "train the trunk to there, or leave it earlier"
+        raise InputError(f"{problem} yet, {last}: {advice}", "config.branch")
     steps = checkpoint_listing.format_steps(saved)
     raise InputError(
         f"{problem}; it has those of steps {steps}: choose one of them with "
-        "--config.branch.at='STEP steps'"
+        "--config.branch.at='STEP steps'",
+        "config.branch",
     )
 
 
-def _is_gone(trunk: Path, saved: Mapping[str, Any]) -> bool:
+def _is_gone(trunk: Path, saved: BranchPoint) -> bool:
     """Whether a trunk's directory holds no run, or another run has taken the trunk's place."""
-    is_replaced = run_json.is_other_run(trunk, saved.get("run_id"))
-    is_replaced &= saved.get("from_run") == str(trunk)
+    is_replaced = run_json.is_other_run(trunk, saved.run_id)
+    is_replaced &= saved.from_run == str(trunk)
     return is_replaced or not (trunk / run_json.RUN_FILE).is_file()

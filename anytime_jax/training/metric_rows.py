@@ -35,7 +35,7 @@ class MetricRows:
         every: int,
         tokens: Callable[[int], int],
         least_seconds: Callable[[int], float] | None,
-        interval: Mapping[str, list[float]] | None = None,
+        interval: Mapping[str, Sequence[float]] | None = None,
         parameters: Sequence[str] = (),
     ):
         """Begins a row of every `every` updates.
@@ -74,9 +74,9 @@ class MetricRows:
             self._clock = time.perf_counter()
 
     @property
-    def interval(self) -> dict[str, list[float]]:
+    def interval(self) -> dict[str, tuple[float, ...]]:
         """Metrics of the updates since the last row; complete after `pause`."""
-        return {name: list(values) for name, values in self._interval.items()}
+        return {name: tuple(values) for name, values in self._interval.items()}
 
     def _read(self, down_to: int) -> list[Reading]:
         return [self._read_oldest() for _ in range(len(self._pending) - down_to)]

@@ -13,15 +13,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 from jax.sharding import Mesh
 
+from anytime_jax import __version__
 from anytime_jax.checkpoints import (
     checkpoint_listing,
     checkpoint_reader,
     record_files,
     run_json,
 )
-from anytime_jax.config.fields import flatten
+from anytime_jax.checkpoints.checkpoint_reader import Meta
+from anytime_jax.checkpoints.run_json import Evaluation, RunFile, StageEntry
 from anytime_jax.config.kinds import explain_errors
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.config.run_config import Config
@@ -41,10 +44,10 @@ from anytime_jax.training.trackers import check_wandb
 
 def evaluation_entry(
     config: Config, sets: Mapping[str, DatasetInfo], weights: Mapping[str, float]
-) -> dict[str, Any]:
-    """Returns the entry "evaluated" of a run file, for the datasets of all validation sets."""
-    shares = {x: [y.fingerprint, weights[x]] for x, y in sets.items() if weights[x]}
-    return {"tokens": config.eval.tokens, "sets": shares}
+) -> Evaluation:
+    """Returns what evaluations are of, for the datasets of all validation sets."""
+    shares = {x: (y.fingerprint, weights[x]) for x, y in sets.items() if weights[x]}
+    return Evaluation(config.eval.tokens, shares)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,8 +59,7 @@ class Plan:
       run_file: content of the run file; None for a run that has not begun.
       datasets: the dataset of every source, by name.
       sets: the dataset of every validation set, by name.
-      set_weights: weight of every validation set in the mean; the sum is 1. A run keeps those that
-        it began with, unless `eval.weights` gives others.
+      set_weights: weight of every validation set in the mean (`RunFile.set_weights`).
       programs: the functions of the run, by the model of a stage.
       trunk: checkpoint that a branch leaves; None for a run without one.
       initial: model that the run starts from; None for random weights.
@@ -72,7 +74,7 @@ class Plan:
     config: Config
     mesh: Mesh
     run_dir: Path
-    run_file: Mapping[str, Any] | None
+    run_file: RunFile | None
     datasets: Mapping[str, DatasetInfo]
     sets: Mapping[str, DatasetInfo]
     set_weights: Mapping[str, float]
@@ -144,34 +146,36 @@ class Plan:
         return data_fingerprint([self.datasets[name] for name, _ in first.weights])
 
     @property
-    def stages(self) -> list[dict[str, Any]]:
-        """What the run file says of the stages, as JSON has it."""
-        return [
-            {
-                "step": stage.step,
-                **flatten({name: getattr(stage.model, name) for name in MODEL_FIELDS}),
-                "mixture": describe_weights(stage.weights),
-                "sources": [[self.datasets[x].fingerprint, weight] for x, weight in stage.weights],
-            }
+    def stages(self) -> tuple[StageEntry, ...]:
+        """What the run file says of the stages."""
+        return tuple(
+            StageEntry(
+                step=stage.step,
+                **{name: getattr(stage.model, name) for name in MODEL_FIELDS},
+                mixture=describe_weights(stage.weights),
+                sources=tuple((self.datasets[x].fingerprint, y) for x, y in stage.weights),
+            )
             for stage in self.config.run_stages
-        ]
+        )
 
     @property
-    def evaluated(self) -> dict[str, Any]:
-        """What the mean loss of an evaluation is of, as JSON has it."""
+    def evaluated(self) -> Evaluation:
+        """What the mean loss of an evaluation is of."""
         return evaluation_entry(self.config, self.sets, self.set_weights)
 
     @property
-    def about(self) -> dict[str, Any]:
-        """What every checkpoint says of the run."""
-        return {
-            "config": self.config.to_dict(),
-            "origin": self.origin,
-            "fingerprint": self._fingerprint,
-            "stages": self.stages,
-            "vocabulary": self.dataset.vocabulary_sha256,
-            "microbatches": self.program.microbatches,
-        }
+    def about(self) -> Meta:
+        """What every checkpoint says of the run, at step 0."""
+        return Meta(
+            config=self.config.to_dict(),
+            origin=self.origin,
+            fingerprint=self._fingerprint,
+            stages=self.stages,
+            vocabulary=self.dataset.vocabulary_sha256,
+            microbatches=self.program.microbatches,
+            version=__version__,
+            jax=jax.__version__,
+        )
 
 
 def make_plan(
@@ -229,8 +233,9 @@ def make_plan(
             branching.check_data(config, trunk, datasets, plan.stages)
         if initial:
             pretrained.check_vocabulary(initial, plan.dataset)
-        run_json.check_identity(run_dir, plan.identity)
-        run_json.check_stages(run_dir, plan.stages, step)
+        run_json.check_identity(run_dir, run_file, plan.identity)
+        if run_file:
+            run_file.check_stages(plan.stages, step)
         if not (saved_step or fall_back):
             preflight.check_not_lost(config, run_dir, step)
         if profile:
@@ -262,7 +267,7 @@ def _make_programs(
 def _known_microbatches(
     config: Config,
     mesh: Mesh,
-    run_file: Mapping[str, Any] | None,
+    run_file: RunFile | None,
     trunk: Trunk | None,
     say: Callable[[str], None],
 ) -> int:
@@ -275,8 +280,8 @@ def _known_microbatches(
         return config.microbatches
     kept = 0
     if config.microbatches == "auto":
-        began = run_file or (trunk.meta if trunk else None) or {}
-        kept = int(began.get("microbatches", 0))
+        began = run_file or (trunk.meta if trunk else None)
+        kept = began.microbatches if began else 0
     if kept and kept not in microbatch_search.possible_numbers(config, mesh):
         say(f"update   microbatches = {kept} before, which these {mesh.size} devices cannot share")
         return 0
@@ -286,20 +291,11 @@ def _known_microbatches(
 
 
 def _set_weights(
-    config: Config, run_file: Mapping[str, Any] | None, say: Callable[[str], None]
+    config: Config, run_file: RunFile | None, say: Callable[[str], None]
 ) -> dict[str, float]:
-    """Returns the weight of every validation set in the mean.
-
-    Without `eval.weights`, the weights follow from the last stage, which a resume may change; the
-    mean would jump. So a run keeps the weights that it began with. A set that has joined has none.
-    """
-    weights = config.set_weights
-    began = (run_file or {}).get("evaluated", {"sets": {}})["sets"]
-    kept = {name: weight for name, (_, weight) in began.items() if name in config.sets}
-    now = {name: weight for name, weight in weights.items() if weight}
-    if config.eval.weights or not kept or kept == now:
-        return weights
-    text = ", ".join(f"{name} {weight:.3g}" for name, weight in kept.items())
-    say(f"eval     the mean keeps the weights {text}: config.eval.weights gives it others")
-    total = sum(kept.values())
-    return {name: kept.get(name, 0.0) / total for name in config.sets}
+    """Returns the weight of every validation set in the mean; says if a run keeps other ones."""
+    weights = run_file.set_weights(config) if run_file else config.set_weights
+    if weights != config.set_weights:
+        text = ", ".join(f"{name} {weight:.3g}" for name, weight in weights.items() if weight)
+        say(f"eval     the mean keeps the weights {text}: config.eval.weights gives it others")
+    return weights

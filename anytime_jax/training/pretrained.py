@@ -7,10 +7,9 @@ the recorded digest.
 
 import dataclasses
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from anytime_jax.checkpoints.run_json import RunFile
 from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.config.model import MODELS
 from anytime_jax.config.run_config import Config
@@ -33,7 +32,7 @@ class Pretrained:
     digest: str
 
 
-def find_pretrained(config: Config, own: Mapping[str, Any] | None) -> Pretrained | None:
+def find_pretrained(config: Config, own: RunFile | None) -> Pretrained | None:
     """Returns the model that a run starts from, checked; None for random weights.
 
     `own` is the run file of a run that resumes, from a checkpoint of its own, and needs the digest
@@ -46,7 +45,7 @@ def find_pretrained(config: Config, own: Mapping[str, Any] | None) -> Pretrained
         try:
             return Pretrained(None, model_reader.weights_digest(path))
         except (InputError, OSError):  # deleted since the first start, and no longer needed
-            return Pretrained(None, str(own["identity"].get("initial_weights")))
+            return Pretrained(None, str(own.identity.get("initial_weights")))
     with within("config.initial_weights"):
         description = model_reader.read_description(path)
     _check_shape(config, description)
@@ -97,7 +96,7 @@ def check_vocabulary(pretrained: Pretrained, dataset: DatasetInfo) -> None:
     if vocabulary.sha256 != dataset.vocabulary_sha256:
         raise InputError(
             f"the dataset at {dataset.path} was made with another vocabulary than the model in "
-            f"{directory}: prepare the text with " + shlex.quote(f"--vocabulary={file}"),
+            f"{directory}: prepare the text with {shlex.quote(f'--vocabulary={file}')}",
             "config.initial_weights",
         )
     if vocabulary.bos_id is not None and dataset.bos_id is None and "bos" not in dataset.settings:

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from anytime_jax import __version__
+from anytime_jax.checkpoints.checkpoint_reader import Meta
 from anytime_jax.checkpoints.record_files import RecordWriter, describe_missing
 from anytime_jax.checkpoints.tree_names import flatten_by_name
 from anytime_jax.config.run_config import Config
@@ -38,13 +39,13 @@ class Recorder:
         plan: Plan,
         display: Display,
         last: LastCheckpoint,
-        meta: Mapping[str, Any],
+        meta: Meta,
         start_id: str,
         confirm_start: Callable[[], None],
     ):
         """Opens the trackers at the plan's step.
 
-        `meta` is the metadata of the checkpoint that was restored. Its metrics since the last row
+        `meta` has the metadata of the checkpoint that was restored. Its metrics since the last row
         are continued, and it is told if rows before it are missing from the run's own records.
         `confirm_start` raises a RunError if another start than `start_id` has taken over.
         """
@@ -63,7 +64,7 @@ class Recorder:
             }
             self._records = RecordWriter(config.directory, plan.step, header, confirm_start)
             self._trackers = [self._records, *mirrors]
-            missing = describe_missing(self._records.rows_before(plan.step), meta)
+            missing = describe_missing(self._records.rows_before(plan.step), meta.rows, plan.step)
             if missing and last.step:
                 display.say(f"records  {missing}")
         spec = device_spec(device)
@@ -71,7 +72,7 @@ class Recorder:
             config.log_steps,
             config.clock.tokens,
             _least_seconds(config, spec.peak_flops * plan.mesh.size) if spec else None,
-            meta.get("interval"),
+            meta.interval,
             list(flatten_by_name(plan.program.abstract_state.params)),
         )
 

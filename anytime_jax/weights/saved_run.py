@@ -6,10 +6,10 @@ The run may still be training; nothing in its directory is changed.
 import concurrent.futures
 import contextlib
 import dataclasses
+import functools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -18,6 +18,8 @@ from jax.sharding import Mesh
 from anytime_jax.averaging import LIVE, GrowingWindow, label_order
 from anytime_jax.checkpoints import checkpoint_reader, run_json
 from anytime_jax.checkpoints.checkpoint_listing import checkpoint_path, format_steps, saved_steps
+from anytime_jax.checkpoints.checkpoint_reader import Meta
+from anytime_jax.checkpoints.run_json import RunFile
 from anytime_jax.checkpoints.tree_names import is_stacked, unflatten_by_name
 from anytime_jax.config.kinds import NOBODY, Trust
 from anytime_jax.config.model import ModelConfig
@@ -26,7 +28,7 @@ from anytime_jax.corpus.vocabulary_files import load_vocabulary
 from anytime_jax.corpus.vocabulary_interface import Vocabulary
 from anytime_jax.data.dataset_info import load_dataset
 from anytime_jax.distributed import sharding
-from anytime_jax.errors import InputError, RunError, format_value
+from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import format_count
 from anytime_jax.models import decoder
 from anytime_jax.models.decoder import Params
@@ -43,32 +45,42 @@ class SavedRun:
     """A run at one of its checkpoints.
 
     Attributes:
-      tokens: tokens seen at the checkpoint.
       config: configuration with which the checkpoint was written.
-      set_weights: weight of every validation set in the mean; the sum is 1.
-      vocabulary: SHA-256 of the vocabulary of the data.
-      fingerprint: fingerprint of the data.
-      sources: fingerprints of the sources of all stages.
-      history: live weights and averages stored in this checkpoint and all before it, by step.
-      iterates: further iterates of the optimizer in this checkpoint, by label.
-      readouts: what the optimizer evaluates, such as "x", by label.
-      recorded_paths: absolute paths of the sources by name, as the first start recorded them.
-      recorded_sets: the same of the validation sets.
+      meta: metadata of the checkpoint.
+      run_file: content of the run file.
+      trust: packages that are imported for the kinds that the run names.
     """
 
     run_dir: Path
-    step: int
-    tokens: int
     config: Config
-    vocabulary: str
-    fingerprint: str
-    history: tuple[StoredWeights, ...]
-    set_weights: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    recorded_paths: Mapping[str, Path] = dataclasses.field(default_factory=dict)
-    recorded_sets: Mapping[str, Path] = dataclasses.field(default_factory=dict)
-    sources: frozenset[str] = frozenset()
-    iterates: Mapping[str, StoredWeights] = dataclasses.field(default_factory=dict)
-    readouts: Mapping[str, WeightedSum] = dataclasses.field(default_factory=dict)
+    meta: Meta
+    run_file: RunFile
+    trust: Trust = NOBODY
+
+    @property
+    def step(self) -> int:
+        """Number of updates at the checkpoint."""
+        return self.meta.step
+
+    @property
+    def tokens(self) -> int:
+        """Tokens seen at the checkpoint."""
+        return self.meta.tokens
+
+    @property
+    def vocabulary(self) -> str:
+        """SHA-256 of the vocabulary of the data."""
+        return self.meta.vocabulary
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the data."""
+        return self.meta.fingerprint
+
+    @property
+    def sources(self) -> frozenset[str]:
+        """Fingerprints of the sources of all stages."""
+        return frozenset(digest for x in self.meta.stages for digest, _ in x.sources)
 
     @property
     def model(self) -> ModelConfig:
@@ -81,22 +93,64 @@ class SavedRun:
         return f"{self.run_dir} at step {self.step:,} ({format_count(self.tokens)} tokens)"
 
     @property
-    def data_path(self) -> Path:
-        """Directory of the first source: as configured, or as recorded where that does not exist.
+    def set_weights(self) -> dict[str, float]:
+        """Weight of every validation set in the mean; the sum is 1."""
+        return self.run_file.set_weights(self.config)
 
-        A relative path exists only from the working directory of the start.
-        """
-        name, path = next(iter(self.config.sources.items()))
-        return _find(path, self.recorded_paths.get(name))
+    @property
+    def recorded_paths(self) -> dict[str, Path]:
+        """Absolute paths of the sources by name, as the last start recorded them."""
+        return {name: storage_path(path) for name, path in self.run_file.data_paths.items()}
+
+    @property
+    def recorded_sets(self) -> dict[str, Path]:
+        """The same of the validation sets."""
+        return {name: storage_path(path) for name, path in self.run_file.set_paths.items()}
+
+    @property
+    def data_path(self) -> Path:
+        """Directory of the first source (`RunFile.find_source`)."""
+        return storage_path(self.run_file.find_source(*next(iter(self.config.sources.items()))))
 
     def set_path(self, name: str) -> Path:
-        """Returns the directory of a validation set: as configured or recorded, as `data_path`."""
-        return _find(self.config.sets[name], self.recorded_sets.get(name))
+        """Returns the directory of a validation set (`RunFile.find_set`)."""
+        return storage_path(self.run_file.find_set(name, self.config.sets[name]))
 
     @property
     def weights(self) -> dict[str, StoredWeights]:
         """The weights stored in this checkpoint by label, the live weights first."""
-        return {x.label: x for x in self.history if x.step == self.step}
+        return {x.label: x for x in _stored(self.meta, self.config)}
+
+    @functools.cached_property
+    def history(self) -> tuple[StoredWeights, ...]:
+        """Live weights and averages stored in this checkpoint and all before it, by step.
+
+        The metadata of those before it are read here; what cannot be read is left out.
+        """
+        stored: list[StoredWeights] = []
+        for step in saved_steps(self.run_dir):
+            if step < self.step:
+                with contextlib.suppress(RunError):  # which `runs --verify` reports
+                    found = _read_checkpoint(self.run_dir, step, self.run_file, self.trust)
+                    stored += _stored(*found)
+        return (*stored, *self.weights.values())
+
+    @property
+    def iterates(self) -> dict[str, StoredWeights]:
+        """Further iterates of the optimizer in this checkpoint, by label."""
+        return {
+            label: StoredWeights(self.step, label, prefix=prefix)
+            for label, prefix in self.meta.iterates.items()
+        }
+
+    @property
+    def readouts(self) -> dict[str, WeightedSum]:
+        """What the optimizer evaluates, such as "x", by label."""
+        parts = {LIVE: StoredWeights(self.step, LIVE), **self.iterates}
+        return {
+            label: WeightedSum(tuple(parts[name] for name in terms), tuple(terms.values()))
+            for label, terms in self.meta.readouts.items()
+        }
 
     @property
     def times(self) -> np.ndarray:
@@ -115,7 +169,7 @@ class SavedRun:
         return {label: x.f for label, x in rules.items() if isinstance(x, GrowingWindow)}
 
 
-def open_run(run_dir: Path, step: str = "latest", trust: Trust = NOBODY) -> SavedRun:
+def open_saved_run(run_dir: Path, step: str = "latest", trust: Trust = NOBODY) -> SavedRun:
     """Opens a run at a checkpoint.
 
     `step` is "latest", a number of updates, or a milestone such as "4x". `trust` says which
@@ -126,62 +180,13 @@ def open_run(run_dir: Path, step: str = "latest", trust: Trust = NOBODY) -> Save
       RunError: if the metadata of the checkpoint are damaged.
     """
     run_json.check_name(absolute_path(run_dir), str(run_dir))
-    about = run_json.read_run_file(run_dir, "choose another run")
-    if about is None:
-        raise InputError(
-            f"{run_dir} is not a run directory (no {run_json.RUN_FILE}): python -m "
-            "anytime_jax runs lists runs"
-        )
+    config, run_file = run_json.read_run(str(run_dir), "run", trust)
     steps = saved_steps(run_dir)
     if not steps:
-        raise InputError(f"{run_dir} has no checkpoint yet: train it to one")
-    file = str(run_dir / run_json.RUN_FILE)
-    last = _find_step(step, steps, build_saved(about.get("config"), file, trust), run_dir)
-    meta, config = _read_checkpoint(run_dir, last, trust)
-    history: list[StoredWeights] = []
-    for earlier in steps[: steps.index(last)]:
-        try:
-            history += _stored(*_read_checkpoint(run_dir, earlier, trust))
-        except RunError:
-            continue  # `runs --verify` reports it; the others suffice
-    iterates = {
-        label: StoredWeights(last, label, prefix=prefix)
-        for label, prefix in meta.get("iterates", {}).items()
-    }
-    of_step = {LIVE: StoredWeights(last, LIVE), **iterates}
-    readouts = {
-        label: WeightedSum(tuple(of_step[name] for name in terms), tuple(terms.values()))
-        for label, terms in meta.get("readouts", {}).items()
-    }
-    return SavedRun(
-        run_dir,
-        last,
-        meta["tokens"],
-        config,
-        meta["vocabulary"],
-        meta["fingerprint"],
-        (*history, *_stored(meta, config)),
-        _set_weights(about, last, config),
-        {name: storage_path(path) for name, path in about.get("data_paths", {}).items()},
-        {name: storage_path(path) for name, path in about.get("set_paths", {}).items()},
-        frozenset(digest for x in meta["stages"] for digest, _ in x["sources"]),
-        iterates,
-        readouts,
-    )
-
-
-def _set_weights(about: Mapping[str, Any], step: int, config: Config) -> Mapping[str, float]:
-    """Returns the weights of the mean of the evaluation at a step, by the name of the set."""
-    evaluated = run_json.evaluation_at(about, step) or {"sets": {}}
-    weights = {name: weight for name, (_, weight) in evaluated["sets"].items()}
-    return weights if weights and weights.keys() <= config.sets.keys() else config.set_weights
-
-
-def _find(path: str, recorded: Path | None) -> Path:
-    configured = storage_path(path)
-    if recorded is not None and recorded.exists() and not configured.exists():
-        return recorded
-    return configured
+        raise InputError("it has no checkpoint yet: train it to one", "run", str(run_dir))
+    last = _find_step(step, steps, config, run_dir)
+    meta, config = _read_checkpoint(run_dir, last, run_file, trust)
+    return SavedRun(run_dir, config, meta, run_file, trust)
 
 
 def find_vocabulary(run: SavedRun, file: Path | None = None) -> tuple[Path, Vocabulary]:
@@ -239,7 +244,7 @@ def read_layers(run: SavedRun, weighted_sum: WeightedSum) -> dict[str, Iterator[
     with _explain_deletion(run, weighted_sum):
         for path, item, _ in places:
             checkpoint_reader.check_item_files(path, item)
-        stored = [(place, checkpoint_reader.read_meta(place[0])) for place in places]
+        stored = [(place, checkpoint_reader.read_meta(place[0], run.run_file)) for place in places]
 
     def read(name: str) -> Iterator[np.ndarray]:
         layers = (
@@ -251,7 +256,7 @@ def read_layers(run: SavedRun, weighted_sum: WeightedSum) -> dict[str, Iterator[
                 yield mix(parts, weighted_sum.coefficients)
 
     (_, item, prefix), meta = stored[0]
-    names = [name for name in meta["checksums"][item] if name.startswith(prefix)]
+    names = [name for name in meta.checksums[item] if name.startswith(prefix)]
     return {name: read(name) for name in (x.removeprefix(prefix) for x in names)}
 
 
@@ -283,33 +288,31 @@ def _find_step(text: str, steps: list[int], config: Config, run_dir: Path) -> in
         step = int(text) if text.isdecimal() else config.clock.step_at(text, "step")
     except ValueError as error:
         raise InputError(
-            f'step {format_value(text)} is not allowed: give "latest", a number, or a milestone '
-            'such as "4x"'
+            'give "latest", a number, or a milestone such as "4x"', "step", text
         ) from error
     if step in steps:
         return step
     raise InputError(
-        f"{run_dir} has no checkpoint of step {step:,}; it has those of steps {format_steps(steps)}"
+        f"{run_dir} has no such checkpoint; it has those of steps {format_steps(steps)}",
+        "step",
+        step,
     )
 
 
 def _read_checkpoint(
-    run_dir: Path, step: int, trust: Trust
-) -> tuple[checkpoint_reader.Meta, Config]:
+    run_dir: Path, step: int, run_file: RunFile, trust: Trust
+) -> tuple[Meta, Config]:
     path = checkpoint_path(run_dir, step)
-    meta = checkpoint_reader.read_meta(path)
-    config = build_saved(meta["config"], str(path), trust)
-    return meta, config
+    meta = checkpoint_reader.read_meta(path, run_file)
+    return meta, build_saved(meta.config, str(path), trust)
 
 
-def _stored(meta: checkpoint_reader.Meta, config: Config) -> list[StoredWeights]:
+def _stored(meta: Meta, config: Config) -> list[StoredWeights]:
     """Returns the weights in a checkpoint, the live weights first."""
-    step, since = meta["step"], meta.get("averages_since", {})
-    stored = [StoredWeights(step, LIVE)]
-    for label in sorted(meta["averages"], key=label_order):
-        rule = config.averaging_rules[label]
-        stored.append(StoredWeights(step, label, rule, since.get(label, 0)))
-    return stored
+    return [StoredWeights(meta.step, LIVE)] + [
+        StoredWeights(meta.step, label, config.averaging_rules[label], meta.averages_since[label])
+        for label in sorted(meta.averages, key=label_order)
+    ]
 
 
 @contextlib.contextmanager

@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the table; returns the exit status."""
     jax_settings.configure()
     say = functools.partial(print, file=sys.stderr)
-    found = [saved_run.open_run(x, arguments.step, arguments.trust) for x in arguments.run]
+    found = [saved_run.open_saved_run(x, arguments.step, arguments.trust) for x in arguments.run]
     weights = [weight_names.parse(each, arguments.weights) for each in found]
     request = EvaluationRequest(tokens=arguments.tokens)
     evaluators = [

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from anytime_jax import plotting
 from anytime_jax.averaging import LIVE
-from anytime_jax.checkpoints.run_json import evaluation_history, is_same_evaluation, read_run_file
+from anytime_jax.checkpoints.run_json import is_same_evaluation, read_run_file
 from anytime_jax.commands import loss_figure
 from anytime_jax.commands.loss_table import weight_labels
 from anytime_jax.errors import InputError
@@ -44,7 +44,8 @@ def describe(runs: Sequence[Snapshot]) -> Iterator[str | Table]:
         yield from tables
     else:
         yield f"  no run was evaluated after the same number of tokens as {names[0]}"
-    first, *others = (evaluation_history(read_run_file(run.run_dir)) for run in runs)
+    files = [read_run_file(run.run_dir) for run in runs]
+    first, *others = ([] if file is None else file.evaluations for file in files)
     for name, other in zip(names[1:], others, strict=True):
         if not is_same_evaluation([*first, *other]):
             yield f"  {name}: its losses are of other validation sets, weights or tokens"

@@ -24,7 +24,7 @@ def test_ranges_cover_a_window(length):
 
 
 def test_losses_are_those_of_the_tokens_at_a_position(trained):
-    run = saved_run.open_run(trained)
+    run = saved_run.open_saved_run(trained)
     evaluators = saved_run_evaluators.open_evaluators(run, EvaluationRequest(), warnings.warn)
     (evaluator,) = evaluators.by_set.values()
     found = loss_by_position.position_losses(evaluators, api.load(trained, "f25"))

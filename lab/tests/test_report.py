@@ -2,10 +2,8 @@
 
 import dataclasses
 import html.parser
-import json
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 import synthetic_study
@@ -13,6 +11,8 @@ from run_command import run_command
 from synthetic_run import RecordedRun
 from synthetic_study import CLOCK
 
+from anytime_jax.checkpoints import run_json
+from anytime_jax.checkpoints.run_json import Evaluation, EvaluationChange
 from anytime_jax.commands import loss_figure
 from anytime_jax.formatting import format_count
 from anytime_lab import report, run_comparison
@@ -179,11 +179,11 @@ def test_several_runs_are_compared_after_equally_many_tokens(tmp_path, command):
     assert [row[3] for row in live.text()[1:]] == ["+0.0000"] * 2
     assert [row[3] for row in best.text()[1:]] == ["+0.0800"] * 2
     assert "other validation sets" not in out
-    file = Path(other.run_dir) / "run.json"
-    content = json.loads(file.read_text())
-    now = {"tokens": 64, "sets": {"web": ["a", 1.0]}}
-    content["evaluation_changes"] = [{"step": 240, "now": now}]
-    file.write_text(json.dumps({**content, "evaluated": {**now, "tokens": 128}}))
+    content = run_json.read_run_file(other.run_dir)
+    first, now = (Evaluation(tokens, {"web": ("a", 1.0)}) for tokens in (128, 64))
+    changes = (EvaluationChange(240, now),)
+    content = dataclasses.replace(content, evaluated=first, evaluation_changes=changes)
+    run_json.write_run_file(other.run_dir, content)
     assert "b: its losses are of other validation sets" in command(report, *runs)[1]
     page = (tmp_path / "out" / "report.html").read_text()
     assert all(to_html(table) in page for table in (last, live, best))

@@ -1,6 +1,7 @@
 """Checkpoint manager: bitwise round trips on any sharding, retention, and every kind of damage."""
 
 import contextlib
+import dataclasses
 import gc
 import hashlib
 import json
@@ -19,6 +20,7 @@ import pytest
 import small_run
 from forked_starts import environment
 from jax.experimental import multihost_utils
+from run_files import META
 from small_run import same_bits, write_config
 from training_runs import update_by_hand
 
@@ -71,10 +73,10 @@ def small_state(step, seed=0):
     return TrainState(jnp.asarray(step, jnp.int32), params, optimizer.init(params))
 
 
-def save(run, state, meta=None):
+def save(run, state, meta=META):
     """Saves a state in a run directory and returns the path of the checkpoint."""
     checkpoints = CheckpointManager(run, latest(2))
-    checkpoints.save(state, meta or {})
+    checkpoints.save(state, meta)
     checkpoints.close()
     return run / "checkpoints" / str(int(state.step))
 
@@ -91,7 +93,7 @@ def trained(dataset):
 @pytest.fixture(scope="module")
 def checkpoint(trained, tmp_path_factory):
     """The checkpoint of that state."""
-    meta = {"samples": 24, "config": {"averages": (6.25, 25.0)}}
+    meta = dataclasses.replace(META, samples=24, config={"averages": (6.25, 25.0)})
     return save(tmp_path_factory.mktemp("saved"), trained, meta=meta)
 
 
@@ -112,7 +114,7 @@ def test_state_may_be_donated_after_save_returns(tmp_path):
     state = small_state(5)
     like = abstract(state)
     checkpoints = CheckpointManager(tmp_path, latest(1))
-    checkpoints.save(state, {})
+    checkpoints.save(state, META)
     for leaf in jax.tree.leaves(state):
         leaf.delete()
     assert same_bits(checkpoints.restore(5, like).state, small_state(5))
@@ -121,15 +123,16 @@ def test_state_may_be_donated_after_save_returns(tmp_path):
 
 def test_meta_has_step_checksums_and_digest(trained, checkpoint):
     meta = read_meta(checkpoint)
-    assert meta.items() >= {"step": 3, "samples": 24, "config": {"averages": [6.25, 25.0]}}.items()
-    sums = meta["checksums"]
+    assert (meta.step, meta.samples, meta.config) == (3, 24, {"averages": [6.25, 25.0]})
+    sums = meta.checksums
     assert sums.keys() == {"params", "opt", "averages"}
     count = sum(map(len, sums.values()))
     assert count == len(jax.tree.leaves(trained)) - 1  # all but the step, which meta has itself
     assert sums["params"] == checksums(trained.params)
-    content = {k: v for k, v in meta.items() if k != "digest"}
+    content = json.loads((checkpoint / "meta" / "metadata").read_text())
+    assert content.pop("digest") == meta.digest
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    assert meta["digest"] == hashlib.sha256(text.encode()).hexdigest()
+    assert meta.digest == hashlib.sha256(text.encode()).hexdigest()
 
 
 # Averages
@@ -187,7 +190,7 @@ def test_half_written_save_is_removed_and_foreign_file_left(tmp_path):
 def checkpoints_fixture(tmp_path):
     """A manager that has saved step 4."""
     checkpoints = CheckpointManager(tmp_path, latest(2))
-    checkpoints.save(small_state(4), {})
+    checkpoints.save(small_state(4), META)
     checkpoints.wait()
     yield checkpoints
     checkpoints.close()
@@ -200,9 +203,9 @@ def test_save_is_refused_before_writing_if_the_disk_is_too_small(
     array_bytes = sum(x.nbytes for x in jax.tree.leaves(small_state(4)[1:]))
     needed = array_bytes + array_bytes // 50 + 2**18
     with pytest.raises(RunError, match=f"needs {needed:,} bytes, 1,000 are free; .* step 4"):
-        checkpoints.save(small_state(5), {})
+        checkpoints.save(small_state(5), META)
     monkeypatch.undo()
-    checkpoints.save(small_state(6), {})
+    checkpoints.save(small_state(6), META)
     checkpoints.wait()
     assert saved_steps(tmp_path) == [4, 6]
 
@@ -215,7 +218,7 @@ def test_no_process_saves_if_another_one_cannot(checkpoints, tmp_path, monkeypat
 
     monkeypatch.setattr(manager.processes, "fail_together", fail_in_another)
     with pytest.raises(RunError, match="process 1 could not"):
-        checkpoints.save(small_state(5), {})
+        checkpoints.save(small_state(5), META)
     checkpoints.wait()
     assert saved_steps(tmp_path) == [4]
 
@@ -226,7 +229,7 @@ def test_disk_that_fills_up_while_saving_is_reported(checkpoints, monkeypatch):
 
     monkeypatch.setattr(checkpoints._manager, "save", fail)
     with pytest.raises(RunError, match=r"the disk is full: .* are free; .* step 4"):
-        checkpoints.save(small_state(5), {})
+        checkpoints.save(small_state(5), META)
 
 
 ON_A_SMALL_DISK = """
@@ -311,9 +314,9 @@ def test_damage_to_any_file_is_reported_or_harmless(tmp_path):
 @pytest.mark.slow
 def test_flipped_bits_are_reported_or_harmless(tmp_path):
     """`verify_checkpoint` names the checkpoint, or no number differs."""
-    path = save(tmp_path, small_state(4), meta={"samples": 32})
+    path = save(tmp_path, small_state(4), dataclasses.replace(META, samples=32))
     meta = verify_checkpoint(path)
-    names = {item: dict.fromkeys(meta["checksums"][item]) for item in ARRAY_ITEMS}
+    names = {item: dict.fromkeys(meta.checksums[item]) for item in ARRAY_ITEMS}
     expected = {item: read_arrays(path, item, names[item]) for item in ARRAY_ITEMS}
     files = [p for p in sorted(path.rglob("*")) if p.is_file() and p.stat().st_size]
     draw, reported = random.Random(0), []
@@ -372,5 +375,5 @@ def test_save_rejects_nonfinite_states(checkpoints, tmp_path):
     state = small_state(5)
     state.params["w"] = state.params["w"].at[3, 4].set(jnp.nan)
     with pytest.raises(RunError, match="params/w has a NaN or an infinity at step 5"):
-        checkpoints.save(state, {})
+        checkpoints.save(state, META)
     assert saved_steps(tmp_path) == [4]

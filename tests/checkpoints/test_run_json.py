@@ -1,5 +1,6 @@
 """Run directories: they belong to one run, and one process has the lock."""
 
+import dataclasses
 import fcntl
 import json
 import os
@@ -8,35 +9,50 @@ import subprocess
 import sys
 
 import pytest
+from run_files import run_file
 
 from anytime_jax.checkpoints import run_json
-from anytime_jax.checkpoints.run_json import LostRunError
+from anytime_jax.checkpoints.run_json import (
+    BranchPoint,
+    Evaluation,
+    EvaluationChange,
+    LostRunError,
+    StageChange,
+    StageEntry,
+)
 from anytime_jax.errors import BucketError, InputError, RunError
 from anytime_jax.storage import locks
 
 
-def test_initialize_writes_the_run_file_alone(tmp_path):
+def test_run_file_is_written_alone_and_read_back(tmp_path):
     run = tmp_path / "a" / "run"
-    run_json.initialize(run, {"seed": 0, "schedule.peak": 1e-2}, {"version": "1"})
-    assert json.loads((run / "run.json").read_bytes()) == {
-        "id": run_json.run_id(run),
-        "identity": {"seed": 0, "schedule.peak": 1e-2},
-        "version": "1",
-    }
+    stage = StageEntry(0, 8, 1e4, (8.0, 1.0, 4.0, 64.0), "web 1", (("a", 1),))
+    change = EvaluationChange(4, Evaluation("all", {"web": ("b", 1.0)}))
+    content = run_file(
+        identity={"seed": 0, "schedule.peak": 1e-2},
+        config={"model": {"layers": 2}},
+        start=run_json.new_start("id"),
+        evaluated=Evaluation(64, {"web": ("a", 0.5), "code": ("b", 0.5)}),
+        evaluation_changes=(change,),
+        stages=(stage,),
+        stage_changes=(StageChange(4, (stage, stage)),),
+        branch=BranchPoint("trunk", 9, "digest", "id"),
+    )
+    run_json.write_run_file(run, content)
+    assert run_json.read_run_file(run) == content
     assert [path.name for path in run.iterdir()] == ["run.json"]
 
 
 def test_every_setting_of_another_run_is_named(tmp_path):
-    run_json.initialize(tmp_path, {"seed": 0, "b2": 0.9, "old": 1, "same": "x"}, {})
+    saved = run_file(identity={"seed": 0, "b2": 0.9, "old": 1, "same": "x"})
     with pytest.raises(InputError) as error:
-        run_json.check_identity(tmp_path, {"seed": 1, "b2": 0.95, "new": 2, "same": "x"})
+        run_json.check_identity(tmp_path, saved, {"seed": 1, "b2": 0.95, "new": 2, "same": "x"})
     for change in ("b2 was 0.9, is 0.95", "new was", "old was", "seed was"):
         assert change in str(error.value)
     assert "same was" not in str(error.value)
 
 
 def test_lock_rejects_a_second_process_until_the_first_ends(tmp_path):
-    run_json.initialize(tmp_path, {"seed": 0}, {})
     code = (
         "import pathlib, sys; from anytime_jax.checkpoints import run_json\n"
         "with run_json.lock(pathlib.Path(sys.argv[1])): pass"
@@ -53,7 +69,6 @@ def test_lock_rejects_a_second_process_until_the_first_ends(tmp_path):
 
 
 def test_readers_may_ask_for_the_lock_at_the_same_time(tmp_path):
-    run_json.initialize(tmp_path, {"seed": 0}, {})
     with run_json.lock(tmp_path):
         (tmp_path / "lock").chmod(0o444)  # as for other users
         assert run_json.is_locked(tmp_path)
@@ -77,57 +92,49 @@ def test_link_in_place_of_the_lock_is_refused(tmp_path):
     assert target.read_text() == "mine"
 
 
-EVALUATED = {"tokens": "all", "sets": {}}
-
-
-def about(start):
-    """What a start says of a run without stages and evaluations."""
-    paths = {"data_paths": {}, "set_paths": {}, "microbatches": 1, "start": start}
-    return {"config": {}, "stages": [], "evaluated": EVALUATED, **paths}
-
-
 def test_start_is_confirmed_until_another_begins(tmp_path):
-    first, second = run_json.new_start(), run_json.new_start()
-    run_json.initialize(tmp_path, {"seed": 0}, about(first))
-    run_json.confirm(tmp_path, first["id"])
-    run_file = run_json.read_run_file(tmp_path)
-    run_json.record_settings(tmp_path, run_file, about(second), 4)
-    run_json.confirm(tmp_path, second["id"])
-    assert run_json.start_id(tmp_path) == second["id"]
+    first, second = (run_file(id=x, start=run_json.new_start(x)) for x in ("first", "second"))
+    run_json.write_run_file(tmp_path, first)
+    run_json.confirm(tmp_path, "first")
+    run_json.write_run_file(tmp_path, first.resumed(second, 4))
+    run_json.confirm(tmp_path, "second")
+    assert (run_json.run_id(tmp_path), run_json.start_id(tmp_path)) == ("first", "second")
     with pytest.raises(RunError, match=rf"process {os.getpid()} on {socket.gethostname()}"):
-        run_json.confirm(tmp_path, first["id"])
-    for start, kind in ((first, LostRunError), (second, BucketError)):
-        with (
-            pytest.raises(kind),
-            run_json.explain_lost_run(tmp_path, start["id"]),
-        ):
+        run_json.confirm(tmp_path, "first")
+    for start, kind in (("first", LostRunError), ("second", BucketError)):
+        with pytest.raises(kind), run_json.explain_lost_run(tmp_path, start):
             raise BucketError("a file of a save is gone")
-    assert run_json.read_identity(tmp_path) == {"seed": 0}
     (tmp_path / "run.json").unlink()
     with pytest.raises(RunError, match="removed"):
-        run_json.confirm(tmp_path, second["id"])
+        run_json.confirm(tmp_path, "second")
 
 
 @pytest.mark.parametrize(
     "content",
     [
         *(b"", b"{}", b"[" * 100_000, bytes(range(128, 256)) * 1000),
-        b'{"identity": {}, "evaluated": {"tokens": 8, "sets": [1]}}',
-        b'{"identity": {}, "evaluation_changes": [{"step": "a", "now": {}}]}',
-        b'{"identity": {}, "start": "a"}',
+        {"identity": [1] * 10_000},
+        {"evaluated": {"tokens": 8, "sets": [1]}},
+        {"evaluated": {"tokens": 8, "sets": {"web": ["a"]}}},
+        {"evaluation_changes": [{"step": "a", "now": {}}]},
+        {"start": "a"},
+        {"branch": {"from_run": "trunk"}},
     ],
+    ids=range(10),
 )
 def test_damaged_run_file_is_one_short_line(content, tmp_path):
+    if isinstance(content, dict):
+        content = json.dumps({**dataclasses.asdict(run_file()), **content}).encode()
     (tmp_path / "run.json").write_bytes(content)
     with pytest.raises(InputError, match=r"run\.json is damaged") as error:
-        run_json.read_identity(tmp_path)
+        run_json.read_run_file(tmp_path)
     assert len(str(error.value)) < 500
 
 
 def test_evaluations_are_compared_by_text_and_weight():
-    one = {"tokens": 64, "sets": {"web": ["a", 0.5], "code": ["b", 0.5]}}
-    renamed = {"tokens": 64, "sets": {"mine": ["b", 0.5], "other": ["a", 0.5]}}
+    one = Evaluation(64, {"web": ("a", 0.5), "code": ("b", 0.5)})
+    renamed = Evaluation(64, {"mine": ("b", 0.5), "other": ("a", 0.5)})
     assert run_json.is_same_evaluation([one, renamed])
     assert run_json.is_same_evaluation([])
-    for change in ({"tokens": "all"}, {"sets": {"web": ["a", 1.0]}}):
-        assert not run_json.is_same_evaluation([one, {**one, **change}])
+    for change in ({"tokens": "all"}, {"sets": {"web": ("a", 1.0)}}):
+        assert not run_json.is_same_evaluation([one, dataclasses.replace(one, **change)])

@@ -52,7 +52,7 @@ def stored(run, label, step=40):
     path = run / "checkpoints" / str(step)
     item, prefix = ("params", "") if label == "last" else ("averages", f"{label}/")
     meta = checkpoint_reader.read_meta(path)
-    names = [name for name in meta["checksums"][item] if name.startswith(prefix)]
+    names = [name for name in meta.checksums[item] if name.startswith(prefix)]
     arrays = checkpoint_reader.read_arrays(path, item, dict.fromkeys(names))
     return {name.removeprefix(prefix): array for name, array in arrays.items()}
 

@@ -17,7 +17,7 @@ def test_greedy_text_follows_the_decoder(trained, command):
     status, out, err = command(generate, *words)
     assert (status, out[:4]) == (0, "the ")
     assert err.startswith("f25@40 of ")
-    saved = saved_run.open_run(trained)
+    saved = saved_run.open_saved_run(trained)
     vocabulary = load_vocabulary(f"{saved.config.data.path}/vocabulary.model")
     params = saved_run.load_weights(saved, WeightedSum((saved.weights["f25"],)))
     ids = vocabulary.encode(["the "])[0].tolist()

@@ -38,19 +38,24 @@ def test_batches_are_not_padded_beyond_the_windows(
     arguments = argparse.Namespace(
         data=None, split="validation", tokens=tokens * small_run.LENGTH, batch_size=batch_size
     )
-    evaluators = run_options.open_evaluators(saved_run.open_run(trained), arguments, None, parts)
+    evaluators = run_options.open_evaluators(
+        saved_run.open_saved_run(trained), arguments, None, parts
+    )
     (evaluator,) = evaluators.by_set.values()
     assert (evaluator.count, evaluator.batch_size) == (tokens, expected)
 
 
 def test_data_are_found_from_another_directory(trained, dataset, tmp_path, monkeypatch):
+    def recorded(path):
+        return dataclasses.replace(saved.run_file, data_paths={"data": str(path)})
+
     monkeypatch.chdir(tmp_path)
-    saved = saved_run.open_run(trained)
+    saved = saved_run.open_saved_run(trained)
     relative = dataclasses.replace(saved.config, sources={"data": "data"})
-    moved = dataclasses.replace(saved, config=relative, recorded_paths={"data": dataset.path})
+    moved = dataclasses.replace(saved, config=relative, run_file=recorded(dataset.path))
     assert moved.data_path == dataset.path
     assert saved_run.find_vocabulary(moved)[0] == dataset.vocabulary_path
-    gone = dataclasses.replace(moved, recorded_paths={"data": tmp_path / "gone"})
+    gone = dataclasses.replace(moved, run_file=recorded(tmp_path / "gone"))
     with pytest.raises(InputError, match=str(tmp_path / "gone")):
         saved_run.find_vocabulary(gone)
     (tmp_path / "data").mkdir()

@@ -1,14 +1,15 @@
 """Tests of the list of runs: every checkpoint and other entry is listed, damage is found."""
 
-import json
+import dataclasses
 import pathlib
 import shutil
 
 import jax
 import pytest
+from run_files import run_file
 
 from anytime_jax import __version__
-from anytime_jax.checkpoints import checkpoint_reader
+from anytime_jax.checkpoints import checkpoint_reader, run_json
 from anytime_jax.checkpoints.record_files import read_records
 from anytime_jax.commands import runs
 
@@ -123,10 +124,10 @@ def test_note_that_cannot_be_written_is_a_warning(run, command):
 def test_checkpoint_that_retention_removes_meanwhile_is_not_damaged(run, command, monkeypatch):
     verify = checkpoint_reader.verify_checkpoint
 
-    def verify_removed(checkpoint):
+    def verify_removed(checkpoint, run_file):
         if checkpoint.name == "9":
             shutil.rmtree(checkpoint)
-        return verify(checkpoint)
+        return verify(checkpoint, run_file)
 
     monkeypatch.setattr(checkpoint_reader, "verify_checkpoint", verify_removed)
     status, out, err = command(runs, f"--run={run}", "--verify")
@@ -136,7 +137,7 @@ def test_checkpoint_that_retention_removes_meanwhile_is_not_damaged(run, command
 
 
 def test_run_without_checkpoints_is_listed(tmp_path, command):
-    (tmp_path / "run.json").write_text(json.dumps({"identity": {}}))
+    run_json.write_run_file(tmp_path, run_file())
     status, out, _ = command(runs, f"--run={tmp_path}")
     assert status == 0
     assert "no checkpoint yet" in out
@@ -157,9 +158,10 @@ def test_description_has_versions_changed_settings_and_the_last_records(run, com
 
 
 def test_description_of_a_run_with_a_class_that_is_not_trusted_has_all_settings(run, command):
-    about = json.loads((run / "run.json").read_text())
-    about["config"]["optimizer"]["kind"] = "package_of_mine:Descent"
-    (run / "run.json").write_text(json.dumps(about))
+    content = run_json.read_run_file(run)
+    optimizer = {**content.config["optimizer"], "kind": "package_of_mine:Descent"}
+    config = {**content.config, "optimizer": optimizer}
+    run_json.write_run_file(run, dataclasses.replace(content, config=config))
     status, out, _ = command(runs, f"--run={run}", "--describe")
     assert status == 0
     assert "all settings (config.optimizer.kind = 'package_of_mine:Descent': it is a class" in out

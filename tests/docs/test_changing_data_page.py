@@ -11,6 +11,7 @@ from paths import REPOSITORY
 from run_command import run_command
 from training_runs import records
 
+from anytime_jax.checkpoints.run_json import read_run_file
 from anytime_jax.commands import dispatch
 
 pytestmark = pytest.mark.slow
@@ -70,7 +71,7 @@ def test_each_set_is_evaluated_and_the_mean_has_fixed_weights(trained):
 
 def test_decay_is_on_the_best_source_alone(trained):
     (branch,) = (trained / "runs").glob("growing_decay_*")
-    about = json.loads((branch / "run.json").read_text())
-    assert [(x["step"], x["length"]) for x in about["stages"]] == [(0, 128), (20, 256), (36, 256)]
-    manuals = about["stages"][1]["sources"][1][0]
-    assert about["stages"][2]["sources"] == [[manuals, 1]]
+    stages = read_run_file(branch).stages
+    assert [(x.step, x.length) for x in stages] == [(0, 128), (20, 256), (36, 256)]
+    manuals = stages[1].sources[1][0]
+    assert stages[2].sources == ((manuals, 1),)

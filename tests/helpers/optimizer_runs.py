@@ -58,7 +58,7 @@ def stored(run, step, item, field=""):
     path = run / "checkpoints" / str(step)
     names = {
         name: name.rpartition(f"/{field}/")[2] if field else name
-        for name in checkpoint_reader.read_meta(path)["checksums"][item]
+        for name in checkpoint_reader.read_meta(path).checksums[item]
         if f"/{field}/" in name or not field
     }
     arrays = checkpoint_reader.read_arrays(path, item, dict.fromkeys(names))

@@ -1,5 +1,6 @@
 """Run directories that lost files, or hold those of another run or another step."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -25,10 +26,9 @@ def run_fixture(whole, tmp_path):
 
 
 def test_checkpoint_on_other_data_is_named(run):
-    file = run / run_json.RUN_FILE
-    content = json.loads(file.read_text())
-    content["identity"]["data.fingerprint"] = "another"
-    file.write_text(json.dumps(content))
+    content = run_json.read_run_file(run)
+    identity = {**content.identity, "data.fingerprint": "another"}
+    run_json.write_run_file(run, dataclasses.replace(content, identity=identity))
     with pytest.raises(RunError, match=r"checkpoints/20: .*data\.fingerprint"):
         verify_checkpoint(run / "checkpoints" / "20")
 
@@ -72,7 +72,7 @@ def test_linked_checkpoint_is_neither_followed_nor_deleted(run, dataset, tmp_pat
     assert start(run, dataset, stop="26 steps", checkpoint__keep=1)[0] == Outcome(26, "stop")
     for step in (20, 22):
         assert (run / "checkpoints" / str(step)).is_symlink()
-        assert verify_checkpoint(run / "checkpoints" / str(step))["step"] == step
+        assert verify_checkpoint(run / "checkpoints" / str(step)).step == step
 
 
 def test_removed_directory_ends_the_run(dataset, tmp_path):
@@ -95,9 +95,9 @@ def test_start_that_was_overtaken_saves_nothing_more(dataset, tmp_path):
     def interrupted():
         calls.append(None)
         if len(calls) == 6:
-            content = json.loads((run / "run.json").read_text())
-            content["start"] = run_json.new_start()
-            (run / "run.json").write_text(json.dumps(content))
+            content = run_json.read_run_file(run)
+            start = run_json.new_start("another")
+            run_json.write_run_file(run, dataclasses.replace(content, start=start))
         return False
 
     with pytest.raises(RunError, match="another start has taken over"):

@@ -1,7 +1,6 @@
 """Branches: what they inherit, what they may change, and that their trunk stays as it is."""
 
 import dataclasses
-import json
 import os
 import shutil
 
@@ -14,6 +13,7 @@ from training_runs import after, bits, finished, recording, records, saved, star
 from anytime_jax import averaging, schedules
 from anytime_jax.checkpoints.checkpoint_listing import saved_steps
 from anytime_jax.checkpoints.checkpoint_reader import read_meta
+from anytime_jax.checkpoints.run_json import BranchPoint, read_run_file, run_id
 from anytime_jax.commands import config_file
 from anytime_jax.config import run_config
 from anytime_jax.config.kinds import NOBODY
@@ -92,13 +92,11 @@ def test_branch_continues_averages(trunk, dataset, tmp_path):
 
 
 def test_branch_records_its_trunk(branched, trunk):
-    digest = read_meta(trunk / "checkpoints" / "18")["digest"]
-    about = json.loads((branched / "run.json").read_text())
-    place = {"step": 18, "checkpoint": digest}
-    trunk_id = json.loads((trunk / "run.json").read_text())["id"]
-    assert about["branch"] == {"from_run": str(trunk), **place, "run_id": trunk_id}
-    assert about["identity"]["branch.checkpoint"] == digest
-    assert read_meta(branched / "checkpoints" / "20")["config"]["branch"]["from_run"] == str(trunk)
+    digest = read_meta(trunk / "checkpoints" / "18").digest
+    run_file = read_run_file(branched)
+    assert run_file.branch == BranchPoint(str(trunk), 18, digest, run_id(trunk))
+    assert run_file.identity["branch.checkpoint"] == digest
+    assert read_meta(branched / "checkpoints" / "20").config["branch"]["from_run"] == str(trunk)
 
 
 # Resuming
@@ -147,9 +145,9 @@ def test_branch_reads_other_data_from_their_start(trunk, dataset, second, tmp_pa
     batches = [windows.batch(i * small_run.BATCH, small_run.BATCH) for i in range(2)]
     np.testing.assert_array_equal(updates[first:], batches)
     meta = read_meta(tmp_path / "checkpoints" / "20")
-    assert meta["samples"] == 20 * small_run.BATCH
-    assert [x["step"] for x in meta["stages"]] == [0, 18]
-    assert meta["stages"][1]["sources"] == [[second.fingerprint, 1]]
+    assert meta.samples == 20 * small_run.BATCH
+    assert [x.step for x in meta.stages] == [0, 18]
+    assert meta.stages[1].sources == ((second.fingerprint, 1),)
 
 
 # Rejected before anything is written
@@ -254,7 +252,7 @@ def test_decay_of_an_inverse_square_root_starts_at_its_rate(whole, dataset, tmp_
     assert loop.train(config, mesh=small_run.mesh()) == Outcome(10, "stop")
     trunk = small_run.config("run").learning_rate.evaluate(9)
     assert config.learning_rate.evaluate([9, 10]).tolist() == [trunk, 0.0]
-    assert read_meta(tmp_path / "run" / "checkpoints" / "10")["step"] == 10
+    assert read_meta(tmp_path / "run" / "checkpoints" / "10").step == 10
 
 
 @pytest.mark.slow

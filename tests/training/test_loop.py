@@ -73,16 +73,13 @@ def test_milestone_checkpoints_are_kept(whole, dataset, tmp_path):
 
 def test_meta_describes_the_checkpoint(whole, dataset):
     meta = saved(whole, 10).meta
-    assert meta["step"] == 10
-    assert meta["samples"] == 80
-    assert meta["tokens"] == 640
-    assert meta["multiple"] == 1.0
-    assert set(meta["averages"]) == {"f6.25", "f25"}
-    assert meta["fingerprint"] == dataset.fingerprint
-    assert meta["config"]["schedule"]["alpha"] == 7.0
-    assert meta["jax"] == jax.__version__
-    assert {len(values) for values in meta["interval"].values()} == {1}  # update 10, after row 9
-    assert meta["checksums"].keys() == {"params", "opt", "averages"}
+    assert (meta.step, meta.samples, meta.tokens, meta.multiple) == (10, 80, 640, 1.0)
+    assert set(meta.averages) == {"f6.25", "f25"}
+    assert meta.fingerprint == dataset.fingerprint
+    assert meta.config["schedule"]["alpha"] == 7.0
+    assert meta.jax == jax.__version__
+    assert {len(values) for values in meta.interval.values()} == {1}  # update 10, after row 9
+    assert meta.checksums.keys() == {"params", "opt", "averages"}
 
 
 # Stopping and going on

@@ -11,6 +11,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import small_run
+from run_files import run_file
 from tensorboardX.proto import event_pb2
 
 from anytime_jax.checkpoints import run_json
@@ -212,7 +213,7 @@ def test_run_of_wandb_belongs_to_the_directory(tmp_path, monkeypatch):
     def mirror_run(study):
         config = small_run.config(tmp_path / study / "x", name="x/y" * 50, **log)
         if not (tmp_path / study).exists():
-            run_json.initialize(tmp_path / study / "x", {}, {})
+            run_json.write_run_file(tmp_path / study / "x", run_file(id=study))
         (mirror,) = open_mirrors(config, 0, pytest.fail)
         mirror.write(3, 30, {"lr": 0.25})
         mirror.close()

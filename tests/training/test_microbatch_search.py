@@ -118,7 +118,7 @@ def test_run_keeps_its_number_and_finds_another_on_request(dataset, tmp_path, mo
 
     with open_run(planned(microbatches=2)) as run:
         run.save(9, run.state._replace(step=jnp.int32(9)))
-    assert run_json.read_run_file(trunk)["microbatches"] == 2
+    assert run_json.read_run_file(trunk).microbatches == 2
     assert planned(microbatches="auto").program.microbatches == 2
     assert planned(microbatches="again").program.microbatches == 8
     branch = {"branch__from_run": str(trunk), "branch__at": "9 steps", "decay__horizon": "1x"}

@@ -11,10 +11,12 @@ import pytest
 import small_run
 from float64_losses import token_losses
 from optimizer_kinds import FAST, optimizer
+from run_files import run_file
 from training_runs import EVAL_NAMES, after, bits, records, start, update_by_hand
 
 from anytime_jax import averaging, optimizers
 from anytime_jax.checkpoints.checkpoint_listing import saved_steps
+from anytime_jax.checkpoints.run_json import read_run_file
 from anytime_jax.config import run_config
 from anytime_jax.config.kinds import NOBODY
 from anytime_jax.corpus.sentencepiece_vocabulary import SentencePieceVocabulary
@@ -167,8 +169,8 @@ def test_rejects_another_model_on_resume(run, copy, dataset, tmp_path):
     with pytest.raises(InputError, match="initial_weights was"):
         start_from(other, run, dataset, stop="2x")
     config = small_run.config(run, dataset.path, initial_weights=str(copy))
-    digest = json.loads((run / "run.json").read_text())["identity"]["initial_weights"]
-    assert pretrained.find_pretrained(config, {"identity": {}}).digest == digest
+    digest = read_run_file(run).identity["initial_weights"]
+    assert pretrained.find_pretrained(config, run_file()).digest == digest
 
 
 def test_rejects_run_that_lost_its_checkpoints(model, dataset, tmp_path):

@@ -1,7 +1,6 @@
 """Runs whose sources, mixtures, lengths of windows and rotation change on the way."""
 
 import dataclasses
-import json
 
 import jax
 import numpy as np
@@ -11,12 +10,13 @@ from token_datasets import write_dataset
 from training_runs import after, bits, records, start, updates
 
 from anytime_jax.checkpoints.checkpoint_reader import read_meta
+from anytime_jax.checkpoints.run_json import read_run_file
 from anytime_jax.data.windows import Windows, order_seed
 from anytime_jax.distributed import sharding
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.training import preflight, run_data
 from anytime_jax.training.loop import Outcome
-from anytime_jax.weights.saved_run import open_run
+from anytime_jax.weights.saved_run import open_saved_run
 
 NAMES = ("web", "code", "math")
 STAGES = {
@@ -126,20 +126,21 @@ def test_stages_to_come_may_change_and_those_of_the_past_not(train, tmp_path):
     train(tmp_path, stop="8 steps")
     later = {**STAGES, "1.5x": {"mixture": {"math": ("math", 1.0)}}}
     train(tmp_path, stop="9 steps", stages=later)
-    about = json.loads((tmp_path / "run.json").read_text())
-    assert about["stages"][-1]["mixture"] == "math 1"
-    assert [x["step"] for x in about["stage_changes"]] == [8]
-    assert about["stage_changes"][0]["was"][-1]["mixture"] == "code 1"
+    run_file = read_run_file(tmp_path)
+    assert run_file.stages[-1].mixture == "math 1"
+    assert [x.step for x in run_file.stage_changes] == [8]
+    assert run_file.stage_changes[0].was[-1].mixture == "code 1"
     for past in (
         {"data__mixture": {"web": ("web", 0.5), "code": ("code", 0.5)}},
         {"stages": {"0.5x": {"length": 16}, **later}},
     ):
         with pytest.raises(InputError):
             train(tmp_path, stop="2x", **past)
-    assert json.loads((tmp_path / "run.json").read_text()) == about
+    assert read_run_file(tmp_path) == run_file
     # The mean of the validation sets stays the one of the first start.
-    assert {x: y[1] for x, y in about["evaluated"]["sets"].items()} == {"code": 1.0}
-    assert open_run(tmp_path).set_weights == {"code": 1.0}
+    assert {x: y[1] for x, y in run_file.evaluated.sets.items()} == {"code": 1.0}
+    weights = open_saved_run(tmp_path).set_weights
+    assert {name: weight for name, weight in weights.items() if weight} == {"code": 1.0}
     train(tmp_path, stop="2x", stages=later)
 
 
@@ -173,7 +174,7 @@ def test_a_branch_continues_the_counters_on_another_mixture(sources, train, tmp_
     with pytest.raises(InputError, match=r"config\.data"):
         train(tmp_path / "bad", stop="10 steps", data__mixture=past, **branch)
     meta = read_meta(tmp_path / "other" / "checkpoints" / "10")
-    assert [x["step"] for x in meta["stages"]] == [0, 7, 9, 10]
+    assert [x.step for x in meta.stages] == [0, 7, 9, 10]
 
 
 @pytest.mark.slow

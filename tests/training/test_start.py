@@ -1,11 +1,11 @@
 """Start of a run: what a failure and a refusal leave."""
 
 import contextlib
-import json
 import os
 
 import pytest
 import small_run
+from run_files import run_file
 
 from anytime_jax.checkpoints import run_json
 from anytime_jax.checkpoints.manager import CheckpointManager
@@ -71,7 +71,7 @@ def test_foreign_directory_stays_as_it_is(owner, dataset, tmp_path):
     (run / "notes").write_text("mine")
     if owner in FOREIGN:
         identity = config.identity(dataset.fingerprint) | FOREIGN[owner]
-        (run / "run.json").write_text(json.dumps({"identity": identity}))
+        run_json.write_run_file(run, run_file(identity=identity))
     before = contents(run)
 
     with pytest.raises(InputError, match=r"config\.run_dir"), start(config):
@@ -82,12 +82,11 @@ def test_foreign_directory_stays_as_it_is(owner, dataset, tmp_path):
 def test_identity_is_compared_under_the_lock(dataset, tmp_path, monkeypatch):
     """Another process makes the directory its own after this one has found it empty."""
     run, lock = tmp_path / "run", run_json.lock
-    other = json.dumps({"identity": {"seed": 5}})
+    other = run_file(identity={"seed": 5})
 
     @contextlib.contextmanager
     def taken(*arguments):
-        run.mkdir()
-        (run / "run.json").write_text(other)
+        run_json.write_run_file(run, other)
         with lock(*arguments):
             yield
 
@@ -95,7 +94,7 @@ def test_identity_is_compared_under_the_lock(dataset, tmp_path, monkeypatch):
     config = small_run.config(run, dataset.path)
     with pytest.raises(InputError, match="seed was 5"), start(config):
         pass
-    assert (run / "run.json").read_text() == other
+    assert run_json.read_run_file(run) == other
     assert {path.name for path in run.iterdir()} == {"run.json", "lock"}
 
 

@@ -17,16 +17,16 @@ from anytime_jax.checkpoints.tree_names import flatten_by_name
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.storage.json_files import json_digest
 from anytime_jax.weights.post_hoc_averages import WeightedSum
-from anytime_jax.weights.saved_run import load_weights, open_run, read_layers
+from anytime_jax.weights.saved_run import load_weights, open_saved_run, read_layers
 
 
 def test_stored_weights_load_bitwise(trained):
-    saved = open_run(trained)
+    saved = open_saved_run(trained)
     assert saved.step == 40
     assert list(saved.weights) == ["last", "f6.25", "f12.5", "f25", "f50", "f100"]
     path = trained / "checkpoints" / "40"
     for label, item, prefix in (("last", "params", ""), ("f25", "averages", "f25/")):
-        names = [name for name in read_meta(path)["checksums"][item] if name.startswith(prefix)]
+        names = [name for name in read_meta(path).checksums[item] if name.startswith(prefix)]
         arrays = read_arrays(path, item, dict.fromkeys(names))
         params = load_weights(saved, WeightedSum((saved.weights[label],)))
         expected = {name.removeprefix(prefix): array for name, array in arrays.items()}
@@ -39,8 +39,8 @@ def test_weights_are_read_and_mixed_without_a_device(trained):
     code = f"""
 import pathlib
 from anytime_jax.weights.post_hoc_averages import WeightedSum
-from anytime_jax.weights.saved_run import load_weights, open_run
-saved = open_run(pathlib.Path({str(trained)!r}))
+from anytime_jax.weights.saved_run import load_weights, open_saved_run
+saved = open_saved_run(pathlib.Path({str(trained)!r}))
 load_weights(saved, WeightedSum((saved.weights["f25"], saved.weights["last"]), (0.5, 0.5)))
 """
     environment = {**os.environ, "JAX_PLATFORMS": "none"}
@@ -50,7 +50,7 @@ load_weights(saved, WeightedSum((saved.weights["f25"], saved.weights["last"]), (
 
 def test_layers_are_read_one_by_one(trained):
     """Of an array that is stacked over two layers; of another one, as a whole."""
-    saved = open_run(trained)
+    saved = open_saved_run(trained)
     weighted_sum = WeightedSum((saved.weights["f25"],))
     expected = flatten_by_name(load_weights(saved, weighted_sum))
     layers = {name: [*parts] for name, parts in read_layers(saved, weighted_sum).items()}
@@ -68,50 +68,50 @@ def test_layers_are_read_one_by_one(trained):
 
 
 def test_open_run_accepts_steps_and_milestones(trained):
-    assert open_run(trained, "2x").step == open_run(trained, "20").step == 20
+    assert open_saved_run(trained, "2x").step == open_saved_run(trained, "20").step == 20
 
 
 @pytest.mark.parametrize(
     ("step", "message"),
     [
-        ("41", r"step 41.* 36, 40"),
-        ("soon", "step 'soon'"),
+        ("41", r"step = 41.* 36, 40"),
+        ("soon", "step = 'soon'"),
     ],
 )
 def test_open_run_rejects_steps_without_checkpoint(trained, step, message):
     with pytest.raises(InputError, match=message):
-        open_run(trained, step)
+        open_saved_run(trained, step)
 
 
 def test_open_run_rejects_directory_without_run_or_checkpoint(trained, tmp_path):
     with pytest.raises(InputError, match=r"run\.json"):
-        open_run(tmp_path)
+        open_saved_run(tmp_path)
     shutil.copy(trained / "run.json", tmp_path)
     with pytest.raises(InputError, match="checkpoint"):
-        open_run(tmp_path)
+        open_saved_run(tmp_path)
 
 
 def test_run_file_without_settings_is_rejected(trained, tmp_path):
     copied = shutil.copytree(trained, tmp_path / "run")
-    about = json.loads((copied / "run.json").read_text("utf-8"))
-    del about["config"]
-    (copied / "run.json").write_text(json.dumps(about))
-    with pytest.raises(InputError, match=r"run\.json: .*config"):
-        open_run(copied)
+    content = json.loads((copied / "run.json").read_text("utf-8"))
+    del content["config"]
+    (copied / "run.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"run\.json is damaged .*config"):
+        open_saved_run(copied)
 
 
 def test_average_added_later_has_its_first_step(trained, whole, dataset, tmp_path):
     """To a run with two of the averages of the other one."""
     copied = shutil.copytree(whole, tmp_path / "late")
-    start(copied, dataset, averages=open_run(trained).config.averages, stop="22 steps")
-    since = {x.label: x.since for x in open_run(copied).history if x.step == 22}
+    start(copied, dataset, averages=open_saved_run(trained).config.averages, stop="22 steps")
+    since = {x.label: x.since for x in open_saved_run(copied).history if x.step == 22}
     assert since == {"last": 0, "f6.25": 0, "f25": 0, "f12.5": 20, "f50": 20, "f100": 20}
 
 
 @pytest.mark.slow
 def test_checkpoint_deleted_after_open_is_reported(trained, tmp_path):
     copied = shutil.copytree(trained, tmp_path / "run")
-    saved = open_run(copied)
+    saved = open_saved_run(copied)
     weighted_sum = WeightedSum((saved.weights["f25"],))
     layers = read_layers(saved, weighted_sum)
     shutil.rmtree(copied)
@@ -126,14 +126,14 @@ def test_damaged_metadata_is_reported_or_skipped(trained, tmp_path):
     copied = shutil.copytree(trained, tmp_path / "run")
     meta = copied / "checkpoints" / "20" / "meta" / "metadata"
     meta.write_text(meta.read_text("utf-8").replace('"tokens": 1280', '"tokens": 1281'))
-    assert 20 not in {x.step for x in open_run(copied).history}
+    assert 20 not in {x.step for x in open_saved_run(copied).history}
     with pytest.raises(RunError, match=r"checkpoint .*20: meta "):
-        open_run(copied, "20")
+        open_saved_run(copied, "20")
 
 
 def test_array_with_another_checksum_is_reported(trained, tmp_path):
     copied = shutil.copytree(trained, tmp_path / "run")
-    saved = open_run(copied)
+    saved = open_saved_run(copied)
     file = copied / "checkpoints" / "40" / "meta" / "metadata"
     meta = json.loads(file.read_text("utf-8"))
     meta["checksums"]["averages"]["f50/head"] = "float32[16,304] 1"

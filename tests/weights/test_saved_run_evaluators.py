@@ -31,7 +31,7 @@ def with_settings(saved, **settings):
 
 def test_mesh_is_that_of_the_run_if_it_fits(trained):
     """There are eight devices."""
-    saved, said = saved_run.open_run(trained), []
+    saved, said = saved_run.open_saved_run(trained), []
     expected, *_ = losses_of(saved)
     for mesh, shape, lines in (
         (MeshConfig(data=2, fsdp=2, tensor=2), (2, 2, 2), 0),

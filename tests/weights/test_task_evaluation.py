@@ -91,7 +91,7 @@ def tasks_fixture(tmp_path):
 
 
 def open_model(run):
-    saved = saved_run.open_run(run)
+    saved = saved_run.open_saved_run(run)
     _, vocabulary = saved_run.find_vocabulary(saved)
     scorer = text_scorer.open_scorer(saved, 8, print)
     weighted_sum = weight_names.parse(saved, "f25")

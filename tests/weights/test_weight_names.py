@@ -11,7 +11,7 @@ from training_runs import update_by_hand
 
 from anytime_jax.averaging import GrowingWindow, Uniform
 from anytime_jax.errors import InputError
-from anytime_jax.weights.saved_run import load_weights, open_run
+from anytime_jax.weights.saved_run import load_weights, open_saved_run
 from anytime_jax.weights.weight_names import SumLimits, format_sum, parse
 
 ANY = SumLimits(kernel_error=1.0)
@@ -19,7 +19,7 @@ ANY = SumLimits(kernel_error=1.0)
 
 @functools.cache
 def load(path, name, limits=ANY, step="latest"):
-    run = open_run(path, step)
+    run = open_saved_run(path, step)
     return load_weights(run, parse(run, name, limits))
 
 
@@ -30,15 +30,14 @@ def distance(left, right):
 
 
 def test_f_of_a_stored_window_is_that_average(trained):
-    assert parse(open_run(trained), "f=25", ANY) == parse(open_run(trained), "f25", ANY)
+    assert parse(open_saved_run(trained), "f=25", ANY) == parse(open_saved_run(trained), "f25", ANY)
 
 
 def test_f_counts_what_the_stored_windows_count(trained):
     """Where the batch grows: a window next to a stored one has nearly its kernel."""
-    stored = open_run(trained)
-    grown = dataclasses.replace(
-        stored, config=small_run.config(trained, batch_growth=(("1x", 64),))
-    )
+    stored = open_saved_run(trained)
+    changes = {"averages": stored.config.averages, "batch_growth": (("1x", 64),)}
+    grown = dataclasses.replace(stored, config=small_run.config(trained, **changes))
     assert grown.times[-1] > stored.times[-1]
     assert grown.growing_windows == stored.growing_windows
     weighted_sum = parse(grown, "f=25.01", SumLimits(0.01, checkpoints=1))
@@ -48,7 +47,7 @@ def test_f_counts_what_the_stored_windows_count(trained):
 @pytest.fixture(scope="module")
 def iterates(trained, dataset):
     """The weights of the run after 0, 1, ..., 40 updates."""
-    config = small_run.config(trained, averages=open_run(trained).config.averages)
+    config = small_run.config(trained, averages=open_saved_run(trained).config.averages)
     first = small_run.program(config, small_run.mesh()).init()
     trees = [jax.device_get(first.params)]
     for state, _ in update_by_hand(first, config, dataset, [small_run.BATCH] * 40):
@@ -69,7 +68,7 @@ def test_post_hoc_average_is_near_the_sum_over_iterates(trained, iterates, name,
     kernel = rule.kernel(40)
     exact = jax.tree.map(lambda *leaves: np.tensordot(kernel, leaves, axes=1), *iterates)
     nearest = min(
-        distance(load(trained, label), exact) for label in open_run(trained).growing_windows
+        distance(load(trained, label), exact) for label in open_saved_run(trained).growing_windows
     )
     limits = SumLimits(kernel_error=1.0, checkpoints=8)
     assert distance(load(trained, name, limits), exact) < bound * nearest
@@ -86,14 +85,14 @@ def test_merge_uses_live_weights(trained):
     np.testing.assert_allclose(
         load(trained, "merge:3")["head"], np.mean(live[2:], axis=0), atol=1e-7
     )
-    weighted_sum = parse(open_run(trained), "merge:1-sqrt:0.5", ANY)
+    weighted_sum = parse(open_saved_run(trained), "merge:1-sqrt:0.5", ANY)
     assert [part.label for part in weighted_sum.parts] == ["last"] * len(weighted_sum.parts)
     assert sum(weighted_sum.coefficients) == pytest.approx(1)
     assert weighted_sum.coefficients[0] > weighted_sum.coefficients[-1] > 0
 
 
 def test_smaller_error_limit_uses_more_checkpoints(trained):
-    saved = open_run(trained)
+    saved = open_saved_run(trained)
     one = parse(saved, "f=35", SumLimits(checkpoints=1)).kernel_error
     weighted_sum = parse(saved, "f=35", SumLimits(kernel_error=one / 2, checkpoints=4))
     assert weighted_sum.kernel_error <= one / 2
@@ -122,7 +121,7 @@ def test_smaller_error_limit_uses_more_checkpoints(trained):
 )
 def test_resolve_rejects(trained, name, message):
     with pytest.raises(InputError, match=message):
-        parse(open_run(trained), name, SumLimits(checkpoints=1))
+        parse(open_saved_run(trained), name, SumLimits(checkpoints=1))
 
 
 @pytest.mark.parametrize(
@@ -133,4 +132,4 @@ def test_resolve_rejects(trained, name, message):
     ],
 )
 def test_describe_lists_parts_with_coefficients(trained, name, description):
-    assert format_sum(parse(open_run(trained), name, ANY)) == description
+    assert format_sum(parse(open_saved_run(trained), name, ANY)) == description

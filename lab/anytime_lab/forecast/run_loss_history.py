@@ -5,13 +5,13 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from anytime_jax.averaging import LIVE
 from anytime_jax.checkpoints import run_json
 from anytime_jax.checkpoints.record_files import Row, read_records
+from anytime_jax.checkpoints.run_json import Evaluation
 from anytime_jax.commands.loss_table import evaluated_rows
 from anytime_jax.config.kinds import NOBODY, Trust
 from anytime_jax.config.run_config import Config
@@ -19,7 +19,6 @@ from anytime_jax.errors import InputError
 from anytime_jax.storage.paths import storage_path
 from anytime_lab.forecast.growing_batch import RateByUpdate, RuleByUpdate
 from anytime_lab.forecast.loss_history import LossHistory
-from anytime_lab.monitor import run_snapshot
 from anytime_lab.study import study_files
 from anytime_lab.study.plan import StudyRun
 
@@ -51,31 +50,30 @@ def read(
 
     Raises an InputError if `run_dir` is not the directory of a run that has recorded a loss.
     """
-    name, config, data, branch = run_snapshot.read_settings(run_dir, trust)
-    run_file = run_json.read_run_file(run_dir) or {}
+    config, run_file = run_json.read_run(str(run_dir), "--run", trust)
     recorded = [(row, run_file) for row in read_records(run_dir, warn)]
-    if branch is not None:
-        trunk, step, trunk_id = branch
-        if run_json.is_other_run(storage_path(trunk), trunk_id):
+    if (branch := run_file.branch) is not None:
+        trunk = storage_path(branch.from_run)
+        if run_json.is_other_run(trunk, branch.run_id):
             warn(f"{trunk} is another run now than the trunk: the losses before are left out")
         else:
-            trunk_file = run_json.read_run_file(storage_path(trunk)) or {}
-            before = [row for row in read_records(trunk, warn) if row.step <= step]
+            trunk_file = run_json.read_run_file(trunk)
+            before = [row for row in read_records(trunk, warn) if row.step <= branch.step]
             recorded = [*((row, trunk_file) for row in before), *recorded]
-    last = run_json.evaluation_at(run_file, math.inf)
-    rows = [_comparable(row, run_json.evaluation_at(x, row.step), last) for row, x in recorded]
+    last = run_file.evaluation_at(math.inf)
+    rows = [_comparable(row, x.evaluation_at(row.step) if x else None, last) for row, x in recorded]
     total, left = len(evaluated_rows([row for row, _ in recorded])), len(evaluated_rows(rows))
     if left < total:
         warn(
             f"{total - left} of {total} evaluations are left out: their validation sets, weights "
             "or tokens were not those of the last one"
         )
-    return RecordedRun(name, config, data, from_rows(config, rows))
+    return RecordedRun(run_file.name, config, run_file.fingerprint, from_rows(config, rows))
 
 
-def _comparable(row: Row, evaluated: Any, last: Any) -> Row:
+def _comparable(row: Row, evaluated: Evaluation | None, last: Evaluation | None) -> Row:
     """Returns a row without its held-out losses if they are known to be of another text."""
-    if None in (evaluated, last) or run_json.is_same_evaluation([evaluated, last]):
+    if run_json.is_same_evaluation([x for x in (evaluated, last) if x]):
         return row
     kept = {name: x for name, x in row.values.items() if not name.startswith("eval/")}
     return dataclasses.replace(row, values=kept)
@@ -94,11 +92,11 @@ def read_study(
     runs = []
     with study_files.open_study(path, option, trust) as study:
         for run in study.runs:
-            identity = run_json.read_identity(run.run_dir, "take it out of the study") or {}
+            run_file = run_json.read_run_file(run.run_dir, "take it out of the study")
             config = run.build()
             with contextlib.suppress(NoLossError):
                 history = from_rows(config, read_records(run.run_dir, warn))
-                data = identity.get("data.fingerprint", "")
+                data = run_file.fingerprint if run_file else ""
                 runs.append((RecordedRun(run.name, config, data, history), run))
     return runs
 

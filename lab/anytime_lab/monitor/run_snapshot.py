@@ -3,21 +3,17 @@
 import dataclasses
 import functools
 import math
-import operator
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from anytime_jax.averaging import LIVE
 from anytime_jax.checkpoints import record_files, run_json
 from anytime_jax.checkpoints.record_files import Row
 from anytime_jax.commands.loss_table import evaluated_rows, loss_table
-from anytime_jax.config import run_config
 from anytime_jax.config.clock import Clock
 from anytime_jax.config.kinds import NOBODY, Trust
 from anytime_jax.config.run_config import Config
-from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count, format_duration
 from anytime_jax.storage.files import file_versions
 from anytime_jax.storage.paths import storage_path
@@ -29,19 +25,6 @@ _LONGEST = 1e10  # seconds
 _REST = 30
 _SHORT = 0.1  # a reading of so few seconds needs no rest
 _EVALUATIONS = 12  # rows of the table
-
-
-class RunSettings(NamedTuple):
-    """Settings from the `run.json` of a run.
-
-    `data` is the fingerprint of its data, "" if unknown; `branch` has the directory of the trunk,
-    the step at which the run left it and the trunk's id, None for a run that is not a branch.
-    """
-
-    name: str
-    config: Config
-    data: str
-    branch: tuple[str, int, str | None] | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +139,7 @@ def take(run_dir: str | Path, previous: Snapshot | None = None, trust: Trust = N
     Raises an InputError if `run_dir` is not the directory of a run that has begun.
     """
     run_dir = storage_path(run_dir)
-    name, config, *_ = read_settings(run_dir, trust)
+    config, run_file = run_json.read_run(str(run_dir), "--run", trust)
     # Checked before the records are read: if the process has ended, they are then complete.
     is_training = run_json.is_locked(run_dir)
     now = time.monotonic()
@@ -169,32 +152,8 @@ def take(run_dir: str | Path, previous: Snapshot | None = None, trust: Trust = N
     seconds = time.thread_time() - start
     next_reading = now + (_REST * seconds if seconds > _SHORT else 0.0)
     horizon = config.horizon
-    read = (run_dir, name, config.clock, horizon, rows, warnings, change, next_reading)
+    read = (run_dir, run_file.name, config.clock, horizon, rows, warnings, change, next_reading)
     return Snapshot(*read, is_training=is_training, time=time.time())
-
-
-def read_settings(run_dir: Path, trust: Trust = NOBODY) -> RunSettings:
-    """Returns the settings of a run; `trust` is as in `take`.
-
-    Raises an InputError if `run_dir` is not the directory of a run that has begun.
-    """
-    file = run_dir / run_json.RUN_FILE
-    about = run_json.read_run_file(run_dir, "give another run")
-    if about is None:
-        raise InputError(
-            f"--run={run_dir} is not a run directory: it has no {file.name}, which a run writes "
-            "when it begins"
-        )
-    try:
-        name, branch = str(about["name"]), None
-        config = run_config.build_saved(about.get("config"), str(file), trust)
-        if (origin := about.get("branch")) is not None:
-            branch = str(origin["from_run"]), operator.index(origin["step"]), origin.get("run_id")
-    except InputError:
-        raise
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{file} is damaged ({error!r}): give another run") from error
-    return RunSettings(name, config, about["identity"].get("data.fingerprint", ""), branch)
 
 
 def _last_change(run_dir: Path) -> tuple[float, int]:

@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     jax_settings.configure()
     jax_settings.find_devices()
     limits = run_options.sum_limits(arguments)
-    saved = saved_run.open_run(arguments.run, arguments.step, arguments.trust)
+    saved = saved_run.open_saved_run(arguments.run, arguments.step, arguments.trust)
     grid = growing_window_grid(saved, _POINTS)
     if not grid:
         raise InputError(

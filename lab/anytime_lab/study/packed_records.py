@@ -7,6 +7,7 @@ checkpoint of the trunk, and all branches must start from the same trunk.
 """
 
 import contextlib
+import dataclasses
 import errno
 import functools
 import json
@@ -14,10 +15,11 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from anytime_jax.averaging import LIVE
 from anytime_jax.checkpoints import checkpoint_listing, record_files, run_json
+from anytime_jax.checkpoints.run_json import RunFile
+from anytime_jax.config.fields import flatten
 from anytime_jax.data.dataset_info import load_dataset
 from anytime_jax.errors import InputError
 from anytime_jax.formats import model_reader
@@ -29,7 +31,6 @@ from anytime_lab.study import study_files
 from anytime_lab.study.plan import Study
 from anytime_lab.study.tasks import StudyTask, expected_identity, read_task
 
-_FINGERPRINT = "data.fingerprint"
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)  # a path is something else
 
 
@@ -115,18 +116,18 @@ class PackedRecords:
         config = task.config
         if is_address(task.run.run_dir):
             return "its run_dir is in a bucket, and records are put into local directories alone"
-        about = self._read(task.run.name)
-        fingerprint, saved = self._fingerprint(config.data.path), about["identity"]
-        if saved.get(_FINGERPRINT) != fingerprint:
+        saved = self._read(task.run.name)
+        fingerprint = self._fingerprint(config.data.path)
+        if saved.fingerprint != fingerprint:
             return (
-                f"it was trained on other data (fingerprint {str(saved.get(_FINGERPRINT))[:12]}) "
+                f"it was trained on other data (fingerprint {saved.fingerprint[:12]}) "
                 f"than those at {config.data.path} ({fingerprint[:12]}); to take it, give the same "
                 "data as config.data.path"
             )
-        identity = expected_identity(task, saved, fingerprint)
+        identity = expected_identity(task, saved.identity, fingerprint)
         if config.initial_weights:
             identity["initial_weights"] = self._weights_digest(Path(config.initial_weights))
-        was = {**saved, "eval.tokens": about["config"]["eval"]["tokens"]}
+        was = {**saved.identity, "eval.tokens": flatten(saved.config).get("eval.tokens")}
         now = json.loads(json.dumps({**identity, "eval.tokens": config.eval.tokens}))
         if differences := format_differences(was, now):
             return f"it has other settings ({differences}); to take it, set them back"
@@ -167,33 +168,29 @@ class PackedRecords:
         packed = self._packed.get(trunk.run.name)
         return packed is not None and here == _read_segments(packed)
 
-    def _read(self, name: str) -> dict[str, Any]:
-        """The run file of a packed run, with the entries that are used here."""
-        try:
-            about = dict(run_json.read_run_file(self._packed[name]) or {})
-            _ = about["config"]["eval"]["tokens"], dict(about.get("branch", {}))
-            _ = dict(about["identity"])
-        except (InputError, ValueError, KeyError, TypeError) as error:
-            raise InputError(
-                f"--records={self._path}: {name}/{run_json.RUN_FILE} is missing or damaged: "
-                "pack the records again"
-            ) from error
-        return about
+    def _read(self, name: str) -> RunFile:
+        """The run file of a packed run."""
+        advice = "pack the records again"
+        if run_file := run_json.read_run_file(self._packed[name], advice):
+            return run_file
+        raise InputError(
+            f"{name}/{run_json.RUN_FILE} is missing: {advice}", f"--records={self._path}"
+        )
 
     def _write(self, task: StudyTask) -> None:
         """Writes a run directory under another name, and renames it."""
-        run_dir, about = absolute_path(task.run.run_dir), self._read(task.run.name)
-        if "branch" in about:
-            about["branch"]["from_run"] = str(absolute_path(task.config.branch.from_run))
+        run_dir, run_file = absolute_path(task.run.run_dir), self._read(task.run.name)
+        if branch := run_file.branch:
+            from_run = str(absolute_path(task.config.branch.from_run))
+            branch = dataclasses.replace(branch, from_run=from_run)
+            run_file = dataclasses.replace(run_file, branch=branch)
         run_dir.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".records-", dir=run_dir.parent) as scratch:
-            files = {run_json.RUN_FILE: json.dumps(about, indent=1).encode("utf-8")}
-            for segment, content in _read_segments(self._packed[task.run.name]).items():
-                files[f"{record_files.DIRECTORY}/{segment}"] = content
             new = Path(scratch, "run")
-            (new / record_files.DIRECTORY).mkdir(parents=True)
-            for file, content in files.items():
-                with atomic_write(new / file) as part:
+            run_json.write_run_file(new, run_file)
+            (new / record_files.DIRECTORY).mkdir()
+            for segment, content in _read_segments(self._packed[task.run.name]).items():
+                with atomic_write(new / record_files.DIRECTORY / segment) as part:
                     part.write_bytes(content)
             try:
                 os.rename(new, run_dir)  # fails unless the target is missing or empty

@@ -233,12 +233,13 @@ def _check_comparable(study: Study, configs: Sequence[Config]) -> None:
     """Checks that run directories hold their runs, which share clock, validation text and data."""
     clocks, tokens, data = {}, {}, {}  # maps each value to the first run that has it
     reported: dict[Any, str] = {}
-    evaluated: dict[str, str] = {}
+    evaluated: dict[Any, str] = {}
     for run, config in zip(study.runs, configs, strict=True):
         clocks.setdefault(config.clock.without_growth, run.name)
         tokens.setdefault(config.eval.tokens, run.name)
         reported.setdefault(_reported_sets(config), run.name)
-        identity = run_json.read_identity(run.run_dir, "take that run out of the study") or {}
+        run_file = run_json.read_run_file(run.run_dir, "take that run out of the study")
+        identity = run_file.identity if run_file else {}
         settings = config.select(lambda x: True)
         differences = [
             f"{name} is {value!r}, the study has {settings[name]!r}"
@@ -250,9 +251,10 @@ def _check_comparable(study: Study, configs: Sequence[Config]) -> None:
                 f"{run.run_dir} holds another run than {run.name} ({'; '.join(differences)}): "
                 "choose another run_dir, or take the run out of the study"
             )
-        check_evaluation(run, config, evaluated)
-        if identity and not config.branch.data:
-            data.setdefault(identity.get("data.fingerprint"), run.name)
+        if run_file:
+            check_evaluation(run, config, run_file, evaluated)
+        if run_file and not config.branch.data:
+            data.setdefault(run_file.fingerprint, run.name)
     for what, runs in (
         ("clock (batch_size, model.length, chinchilla_tokens)", clocks),
         ("eval.tokens", tokens),
@@ -380,7 +382,7 @@ def _warn_of_missing_rows(run: StudyRun, rows: Sequence[Row], warn: Callable[[st
             meta = checkpoint_reader.read_meta(
                 checkpoint_listing.checkpoint_path(run.run_dir, step)
             )
-            if missing := describe_missing(count_before(rows, step), meta):
+            if missing := describe_missing(count_before(rows, step), meta.rows, step):
                 warn(f"{run.name}: {missing}")
 
 

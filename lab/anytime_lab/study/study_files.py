@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from anytime_jax.checkpoints import record_files, run_json
+from anytime_jax.checkpoints.run_json import Start
 from anytime_jax.config import python_files
 from anytime_jax.config.kinds import NOBODY, Trust
 from anytime_jax.errors import InputError
@@ -123,14 +124,17 @@ def pack(study: Study, path: Path) -> Path:
         _add(tar, PLAN, _plan_json(study).encode("utf-8"))
         for run in study.runs:
             segments = record_files.segments(run.run_dir)
-            about = run_json.read_run_file(run.run_dir)
-            if not segments or about is None:
+            run_file = run_json.read_run_file(run.run_dir)
+            if not segments or run_file is None:
                 continue
-            for name in ("data_paths", "set_paths", "start"):
-                about.pop(name, None)
-            if "branch" in about:
-                about["branch"]["from_run"] = Path(about["branch"]["from_run"]).name
-            _add(tar, f"{run.name}/{run_json.RUN_FILE}", json.dumps(about).encode("utf-8"))
+            branch = run_file.branch
+            if branch:
+                branch = dataclasses.replace(branch, from_run=Path(branch.from_run).name)
+            packed = dataclasses.replace(
+                run_file, data_paths={}, set_paths={}, start=Start(), branch=branch
+            )
+            content = json.dumps(dataclasses.asdict(packed)).encode("utf-8")
+            _add(tar, f"{run.name}/{run_json.RUN_FILE}", content)
             for segment in segments:
                 name = f"{run.name}/{record_files.DIRECTORY}/{segment.name}"
                 _add(tar, name, segment.read_bytes())

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_json
 from anytime_jax.checkpoints.record_files import is_evaluated
 from anytime_jax.checkpoints.retention import checkpoint_bytes, retention_policy
+from anytime_jax.checkpoints.run_json import Evaluation, RunFile
 from anytime_jax.config.run_config import Config
 from anytime_jax.data.dataset_info import data_fingerprint, load_dataset
 from anytime_jax.errors import InputError
@@ -107,12 +107,14 @@ def make_tasks(study: Study, packed: Collection[str] = ()) -> list[StudyTask]:
     tasks: dict[str, StudyTask] = {}
     # The keys are fingerprints of data, and what was evaluated; the values are the first such runs.
     fingerprints: dict[str, str] = {}
-    evaluated: dict[str, str] = {}
+    evaluated: dict[Any, str] = {}
     for run in study.runs:
         task = dataclasses.replace(read_task(study, run), is_packed=run.name in packed)
         with _naming(study, run):
-            _check_directory(task, fingerprints)
-            check_evaluation(run, task.config, evaluated)
+            saved = run_json.read_run_file(run.run_dir)
+            _check_directory(task, saved, fingerprints)
+            if saved:
+                check_evaluation(run, task.config, saved, evaluated)
             if task.step > task.stop_step and not task.is_finished:
                 raise InputError(
                     f"{run.run_dir} is at step {task.step:,}, and was not evaluated at its stop, "
@@ -149,13 +151,12 @@ def _naming(study: Study, run: StudyRun) -> Iterator[None]:
         raise InputError(f"study {study.name}, run {run.name}: {error}") from error
 
 
-def _check_directory(task: StudyTask, fingerprints: dict[str, str]) -> None:
+def _check_directory(task: StudyTask, saved: RunFile | None, fingerprints: dict[str, str]) -> None:
     """Checks that the run directory is new or the run's own, and that all runs share their data."""
-    saved = run_json.read_identity(task.run.run_dir)
     if saved is None:
-        run_json.check_identity(task.run.run_dir, {})
+        run_json.check_identity(task.run.run_dir, None, {})
         return
-    fingerprint = str(saved.get("data.fingerprint"))
+    fingerprint = saved.fingerprint
     if not task.config.branch.data:
         fingerprints.setdefault(fingerprint, task.run.name)
     if len(fingerprints) > 1:
@@ -164,29 +165,32 @@ def _check_directory(task: StudyTask, fingerprints: dict[str, str]) -> None:
             "(by fingerprint): losses are compared on one dataset; move one of the run "
             "directories away"
         )
-    run_json.check_identity(task.run.run_dir, expected_identity(task, saved, fingerprint))
+    expected = expected_identity(task, saved.identity, fingerprint)
+    run_json.check_identity(task.run.run_dir, saved, expected)
 
 
-def check_evaluation(run: StudyRun, config: Config, evaluated: dict[str, str]) -> None:
+def check_evaluation(
+    run: StudyRun, config: Config, run_file: RunFile, evaluated: dict[Any, str]
+) -> None:
     """Checks that a run was evaluated on what the study says, and on what its other runs were.
 
     `evaluated` has the name of the first run by what it was evaluated on; the run is added.
     """
-    for entry in run_json.evaluation_history(run_json.read_run_file(run.run_dir)):
-        _compare_evaluation(run, config, entry, evaluated)
+    for evaluation in run_file.evaluations:
+        _compare_evaluation(run, config, evaluation, evaluated)
 
 
 def _compare_evaluation(
-    run: StudyRun, config: Config, entry: Mapping[str, Any], evaluated: dict[str, str]
+    run: StudyRun, config: Config, evaluation: Evaluation, evaluated: dict[Any, str]
 ) -> None:
-    if entry["tokens"] != config.eval.tokens:
+    if evaluation.tokens != config.eval.tokens:
         raise InputError(
-            f"{run.run_dir} was evaluated with eval.tokens = {entry['tokens']}, the study has "
+            f"{run.run_dir} was evaluated with eval.tokens = {evaluation.tokens}, the study has "
             f"{config.eval.tokens}: set it back, or move the run directory away"
         )
     if config.branch.data:
         return
-    evaluated.setdefault(json.dumps(run_json.evaluated_text(entry)), run.name)
+    evaluated.setdefault(evaluation.text, run.name)
     if len(evaluated) > 1:
         raise InputError(
             "its validation sets or their weights are not those on which "
@@ -199,7 +203,7 @@ def _check_data(
     study: Study,
     tasks: Iterable[StudyTask],
     fingerprints: Mapping[str, str],
-    evaluated: dict[str, str],
+    evaluated: dict[Any, str],
 ) -> None:
     """Checks that the data and the validation sets here are those of the runs that exist."""
     load = functools.cache(load_dataset)
@@ -242,7 +246,7 @@ def expected_identity(
         identity["branch.checkpoint"] = saved.get("branch.checkpoint")
         if task.start_step in checkpoint_listing.saved_steps(from_run):
             path = checkpoint_listing.checkpoint_path(from_run, task.start_step)
-            identity["branch.checkpoint"] = checkpoint_reader.read_meta(path)["digest"]
+            identity["branch.checkpoint"] = checkpoint_reader.read_meta(path).digest
     return identity
 
 

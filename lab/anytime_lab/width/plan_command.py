@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from anytime_jax.checkpoints import run_json
 from anytime_jax.commands import argument_parser, config_file
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config.fields import flatten
@@ -19,7 +20,6 @@ from anytime_jax.config.run_config import Config
 from anytime_jax.errors import InputError, format_value
 from anytime_jax.models import decoder
 from anytime_jax.tables import Column, Table
-from anytime_jax.training import branching
 
 EXAMPLES = ("--from=runs/quickstart --config=quickstart --config.model.width=256",)
 
@@ -58,7 +58,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the plan; returns the exit status."""
-    small, _ = branching.read_run(str(arguments.run), "--from", arguments.trust)
+    small, _ = run_json.read_run(str(arguments.run), "--from", arguments.trust)
     large = config_file.load(arguments)
     settings = list(plan(small, large))
     console = open_console()

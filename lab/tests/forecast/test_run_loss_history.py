@@ -1,12 +1,15 @@
 """Loss history of a run from its records: rows, branches, and what is left out."""
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 import synthetic_study
 
+from anytime_jax.checkpoints import run_json
 from anytime_jax.checkpoints.record_files import Row
+from anytime_jax.checkpoints.run_json import Evaluation, EvaluationChange
 from anytime_jax.config import run_config
 from anytime_jax.config.kinds import NOBODY
 from anytime_jax.errors import InputError
@@ -67,15 +70,18 @@ def test_branch_begins_with_the_losses_of_its_trunk(root):
     assert history.schedule.end == 1920
 
 
+def change(run_dir, **changes):
+    """Changes the run file."""
+    content = run_json.read_run_file(run_dir)
+    run_json.write_run_file(run_dir, dataclasses.replace(content, **changes))
+
+
 def test_losses_of_other_validation_sets_are_left_out(root):
-    lines, file = [], root / BRANCH / "run.json"
-    about = json.loads(file.read_text())
-    entry = {"tokens": 1024, "sets": {"web": ["a", 1.0]}}
-    file.write_text(json.dumps({**about, "evaluated": {**entry, "tokens": 2048}}))
-    trunk = root / TRUNK / "run.json"
-    changes = [{"step": 480, "now": {**entry, "tokens": 2048}}]
-    recorded = {"evaluated": entry, "evaluation_changes": changes}
-    trunk.write_text(json.dumps({**json.loads(trunk.read_text()), **recorded}))
+    lines = []
+    first, now = (Evaluation(tokens, {"web": ("a", 1.0)}) for tokens in (1024, 2048))
+    change(root / BRANCH, evaluated=now)
+    changes = (EvaluationChange(480, now),)
+    change(root / TRUNK, evaluated=first, evaluation_changes=changes)
     history = run_loss_history.read(root / BRANCH, lines.append).history
     assert evaluated(history, "f25")[0] == [960, 1920]
     assert history.training.sum() == len(STEPS[:2]) + 1
@@ -88,14 +94,12 @@ def test_branch_without_its_trunk_has_its_own_losses(root):
 
 
 def test_branch_whose_trunk_was_replaced_has_its_own_losses(root):
-    for name, change in ((BRANCH, "branch"), (TRUNK, "")):
-        file = root / name / "run.json"
-        about = json.loads(file.read_text())
-        (about["branch"] if change else about).update({"run_id": "a", "id": "a"})
-        file.write_text(json.dumps(about))
+    branch = run_json.read_run_file(root / BRANCH).branch
+    change(root / BRANCH, branch=dataclasses.replace(branch, run_id="a"))
+    change(root / TRUNK, id="a")
     steps = evaluated(run_loss_history.read(root / BRANCH).history, "last")[0]
     assert len(steps) > 1
-    file.write_text(json.dumps({**about, "id": "b"}))
+    change(root / TRUNK, id="b")
     warnings = []
     history = run_loss_history.read(root / BRANCH, warnings.append).history
     assert evaluated(history, "last")[0] == [1920]

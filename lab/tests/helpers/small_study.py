@@ -1,5 +1,6 @@
 """Study of two small runs with branches, and processes that only pretend to train."""
 
+import dataclasses
 import hashlib
 import json
 import pathlib
@@ -7,8 +8,11 @@ import sys
 
 import pytest
 from paths import HELPERS, REPOSITORY
+from run_files import run_file
 
+from anytime_jax.checkpoints import run_json
 from anytime_jax.checkpoints.record_files import RecordWriter
+from anytime_jax.checkpoints.run_json import BranchPoint
 from anytime_lab.study import local_executor, study_files
 
 STUDY = """
@@ -91,7 +95,7 @@ def fake_training_fixture(monkeypatch, tmp_path):
             horizon = int(name[-2]) if is_branch else 2
             how = behaviours.get(name.replace("-", "_").replace("=", "_"), "succeeds")
             config = study_files.load_file(file).run(name).build()
-            about = json.dumps({"identity": config.identity(fingerprint)})
+            about = json.dumps(dataclasses.asdict(run_file(identity=config.identity(fingerprint))))
             steps = [str(9 * horizon if is_branch else 0), str(10 * horizon)]
             run_dir = str(tmp_path / "runs" / name)
             return [sys.executable, str(script), run_dir, *steps, how, about]
@@ -116,10 +120,9 @@ def write_run(task, fingerprint="abc", stop_step=0, **identity):
     if task.start_step:
         saved["branch.checkpoint"] = f"digest of {task.run.trunk}"
         from_run = str(run_dir.parent / task.run.trunk)
-        about["branch"] = {"from_run": from_run, "step": task.start_step}
+        about["branch"] = BranchPoint(from_run, task.start_step)
     saved |= {name.replace("__", "."): value for name, value in identity.items()}
-    run_dir.mkdir(parents=True)
-    (run_dir / "run.json").write_text(json.dumps({"identity": saved, **about}, indent=1))
+    run_json.write_run_file(run_dir, run_file(identity=saved, **about))
     writer = RecordWriter(run_dir, task.start_step, {"version": "0.1.0"})
     for step in [x for x in (10, 20) if task.start_step < x <= stop_step]:
         losses = {f"eval/{label}/loss": 3 - step / 100 for label in ("last", "f6.25", "f25")}

@@ -1,9 +1,9 @@
 """A run directory with records alone, which grows while it is watched."""
 
-import json
-
+from run_files import run_file
 from synthetic_study import CLOCK, make_study
 
+from anytime_jax.checkpoints import run_json
 from anytime_jax.checkpoints.record_files import RecordWriter
 
 LABELS = ("last", "f6.25", "f12.5", "f25", "f50", "f100")
@@ -20,8 +20,7 @@ class RecordedRun:
             for run in make_study().runs
             if run.settings["schedule"].get("horizon") == horizon
         )
-        about = {"identity": {}, "name": name, "config": settings}
-        (run_dir / "run.json").write_text(json.dumps(about))
+        run_json.write_run_file(run_dir, run_file(name=name, config=settings))
 
     def add(self, *steps, evaluate=True, labels=LABELS):
         """Appends rows in a new segment, as a resumed run does."""

@@ -1,12 +1,14 @@
 """Synthetic study whose losses are a formula that tests can evaluate."""
 
 import dataclasses
-import json
 import math
 
 from ml_collections import ConfigDict
+from run_files import run_file
 
+from anytime_jax.checkpoints import run_json
 from anytime_jax.checkpoints.record_files import RecordWriter
+from anytime_jax.checkpoints.run_json import BranchPoint
 from anytime_jax.config.clock import Clock
 from anytime_lab.study import study_files
 from anytime_lab.study.plan import Study, branches, chain, grid, paired, runs, values
@@ -100,12 +102,12 @@ def write_run(run, run_dir, until=None):
     run_dir.mkdir(parents=True, exist_ok=True)
     identity = {"schedule.peak": config.learning_rate.peak, "seed": config.seed}
     identity["data.fingerprint"] = "abc"
-    about = {"name": run.name, "identity": identity, "config": run.settings}
-    about["data_paths"] = {"data": str(run_dir.absolute().parent / "data")}
+    paths = {"data": str(run_dir.absolute().parent / "data")}
+    about = {"name": run.name, "identity": identity, "config": run.settings, "data_paths": paths}
     if first:
         trunk = run_dir.absolute().parent / config.branch.from_run.rpartition("/")[2]
-        about["branch"] = {"from_run": str(trunk), "step": first}
-    (run_dir / "run.json").write_text(json.dumps(about))
+        about["branch"] = BranchPoint(str(trunk), first)
+    run_json.write_run_file(run_dir, run_file(**about))
     writer = RecordWriter(run_dir, first, {"version": "0.1.0"})
     for multiple in MULTIPLES:
         step = clock.step_at(f"{multiple}x")

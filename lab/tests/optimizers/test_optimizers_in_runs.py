@@ -76,7 +76,7 @@ def readouts_by_hand(kind, run, step):
 
 def test_recorded_losses_are_those_of_weights_in_the_checkpoint(kind, trunk):
     recorded = {step: values for step, _, values in records(trunk)}
-    run = saved_run.open_run(trunk, "10")
+    run = saved_run.open_saved_run(trunk, "10")
     assert sorted(run.readouts) == EXPECTED[kind][0]
     for label, loss in api.evaluate(trunk, step=10).items():
         assert loss == pytest.approx(recorded[10][f"eval/{label}/loss"], rel=1e-6)

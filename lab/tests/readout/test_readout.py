@@ -38,7 +38,7 @@ def test_best_readout_is_printed_and_drawn(trained, command, tmp_path, monkeypat
     assert f": --weights={shlex.quote(name)}\n" in out
     options = argument_parser.parse(evaluate, "evaluate", words)
     assert options.trust == ["mine"]
-    saved = saved_run.open_run(options.run, options.step)
+    saved = saved_run.open_saved_run(options.run, options.step)
     weight_names.parse(saved, name, run_options.sum_limits(options))
 
 
@@ -73,10 +73,9 @@ def test_significant_gain_is_recommended_with_its_size():
 
 
 def test_run_without_windowed_averages_is_rejected(trained, rejected, monkeypatch):
-    saved = saved_run.open_run(trained)
-    live = tuple(x for x in saved.history if x.label == "last")
-    without = dataclasses.replace(saved, history=live)
-    monkeypatch.setattr(saved_run, "open_run", lambda *arguments: without)
+    saved = saved_run.open_saved_run(trained)
+    without = dataclasses.replace(saved, meta=dataclasses.replace(saved.meta, averages=()))
+    monkeypatch.setattr(saved_run, "open_saved_run", lambda *arguments: without)
     assert "config.averages" in rejected(readout, f"--run={trained}")
 
 

@@ -12,6 +12,7 @@ import time
 
 import pytest
 from run_command import run_command
+from run_files import run_file
 from small_study import (
     REPOSITORY,
     fake_training_fixture,  # noqa: F401
@@ -20,6 +21,7 @@ from small_study import (
     study_fixture,  # noqa: F401
 )
 
+from anytime_jax.checkpoints import run_json
 from anytime_jax.checkpoints.checkpoint_listing import saved_steps
 from anytime_jax.data.dataset_info import METADATA_NAME
 from anytime_jax.errors import InputError
@@ -105,8 +107,7 @@ def test_locked_run_starts_after_the_others_once_it_is_unlocked(study, fake_trai
     fake_training()
     config = tasks.make_tasks(study_files.load_file(file))[0].config
     run_dir = root / "constant-seed=0"
-    run_dir.mkdir(parents=True)
-    (run_dir / "run.json").write_text(json.dumps({"identity": config.identity("abc")}))
+    run_json.write_run_file(run_dir, run_file(identity=config.identity("abc")))
     ended = threading.Event()
     with (run_dir / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,9 +1,9 @@
 """Packed records: which runs of an archive are taken, and how they are put in place."""
 
 import dataclasses
-import json
 import re
 import shutil
+from types import SimpleNamespace
 
 import pytest
 from run_command import run_command
@@ -16,6 +16,7 @@ from small_study import (
 )
 
 from anytime_jax.checkpoints.record_files import read_records
+from anytime_jax.checkpoints.run_json import read_run_file
 from anytime_lab.study import study_files
 from anytime_lab.study import sweep_command as sweep
 from anytime_lab.study.tasks import make_tasks
@@ -84,8 +85,8 @@ def test_finished_runs_are_put_in_place_and_the_others_trained(
 def test_runs_that_are_put_in_place_are_packed_to_the_same_bytes(packed, tmp_path):
     file, root, archive = packed()
     assert run(file, archive, "--run") == 0
-    about = json.loads((root / FAMILY[1] / "run.json").read_text())
-    assert about["branch"]["from_run"] == str(root / "constant-seed=1")
+    branch = read_run_file(root / FAMILY[1]).branch
+    assert branch.from_run == str(root / "constant-seed=1")
     (tmp_path / "again").mkdir()
     with study_files.open_study(root) as study:
         again = study_files.pack(study, tmp_path / "again" / study_files.ARCHIVE)
@@ -134,7 +135,8 @@ def test_branch_of_another_checkpoint_is_trained_here(packed, dataset, capsys, m
         (checkpoint / "_CHECKPOINT_METADATA").touch()
     digest = "digest of constant-seed=0"
     monkeypatch.setattr(
-        "anytime_jax.checkpoints.checkpoint_reader.read_meta", lambda path: {"digest": digest}
+        "anytime_jax.checkpoints.checkpoint_reader.read_meta",
+        lambda path: SimpleNamespace(digest=digest),
     )
     assert states(capsys, file, archive)[0]["wsd-seed=0-horizon=1x"] == "packed"
     digest = "another"

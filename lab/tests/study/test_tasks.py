@@ -1,11 +1,13 @@
 """Tasks: their states, and what makes a study invalid."""
 
-import json
+import dataclasses
 import shutil
 
 import pytest
 from small_study import study_fixture, write_run  # noqa: F401
 
+from anytime_jax.checkpoints import run_json
+from anytime_jax.checkpoints.run_json import Evaluation
 from anytime_jax.errors import InputError
 from anytime_lab.study import study_files
 from anytime_lab.study.tasks import make_tasks
@@ -126,9 +128,10 @@ def test_runs_on_two_data_sets_are_rejected(study):
 
 def add_evaluation(task, sets, factor=1):
     """Notes in the run file on which sets it was evaluated, and on how many times its tokens."""
-    path, tokens = task.run.run_dir / "run.json", factor * task.config.eval.tokens
-    evaluated = {"tokens": tokens, "sets": sets}
-    path.write_text(json.dumps({**json.loads(path.read_text()), "evaluated": evaluated}))
+    evaluated = Evaluation(factor * task.config.eval.tokens, sets)
+    content = run_json.read_run_file(task.run.run_dir)
+    content = dataclasses.replace(content, evaluated=evaluated)
+    run_json.write_run_file(task.run.run_dir, content)
 
 
 def test_runs_are_evaluated_on_one_text(study):

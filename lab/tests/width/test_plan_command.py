@@ -5,6 +5,7 @@ import re
 import pytest
 import small_run
 from run_command import run_command
+from run_files import run_file
 
 from anytime_jax.checkpoints import run_json
 from anytime_jax.commands import config_file
@@ -98,9 +99,8 @@ def printed_fixture(tmp_path, monkeypatch, capsys):
 
     def run(small, large):
         run_dir = tmp_path / "small"
-        run_dir.mkdir()
         config = small_run.config(run_dir, **small).to_dict()
-        run_json.initialize(run_dir, {}, {"config": config})
+        run_json.write_run_file(run_dir, run_file(config=config))
         wide = small_run.config(tmp_path / "large", **{**WIDE, **large})
         monkeypatch.setattr(config_file, "load", lambda arguments: wide)
         assert run_command(plan_command, [f"--from={run_dir}"]) == 0
