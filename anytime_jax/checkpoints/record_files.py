@@ -73,7 +73,8 @@ class RecordWriter:
         self._names: set[str] = set()  # names written at that step
         steps = [row.step for row in read_records(run_dir) if row.step <= self._step]
         self._last_row, self._rows = max(steps, default=-1), len(steps)
-        about = {"format_version": FORMAT_VERSION, "from_step": from_step, **header}
+        about = {"format_version": FORMAT_VERSION, "from_step": from_step}
+        about |= {"version": __version__, **header}
         if can_append(directory):
             self._segment = _AppendedSegment(directory / f"{number:04d}.jsonl", about)
         else:
@@ -248,7 +249,7 @@ def _parse(segment: Path, content: bytes, warn: Callable[[str], None]) -> Iterat
             if number == 1:
                 if (version := fields.get("format_version")) != FORMAT_VERSION:
                     raise ValueError(f"format version {version}, this is {FORMAT_VERSION}")
-                if (written_by := fields.get("version", __version__)) != __version__:
+                if (written_by := fields["version"]) != __version__:
                     warn(f"{segment}: written by version {written_by}, this is {__version__}")
                 if (from_step := fields["from_step"]) is not None:
                     yield _count(from_step)

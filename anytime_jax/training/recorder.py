@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 
-from anytime_jax import __version__
 from anytime_jax.checkpoints.checkpoint_reader import Meta
 from anytime_jax.checkpoints.record_files import RecordWriter, describe_missing
 from anytime_jax.checkpoints.tree_names import flatten_by_name
@@ -57,7 +56,6 @@ class Recorder:
             mirrors = open_mirrors(config, plan.step, display.say)
             header = {
                 "start": start_id,
-                "version": __version__,
                 "jax": jax.__version__,
                 "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
                 "devices": f"{plan.mesh.size} x {device.device_kind}",

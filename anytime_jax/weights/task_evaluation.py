@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from anytime_jax import __version__
 from anytime_jax.checkpoints import run_json
 from anytime_jax.checkpoints.record_files import TASKS, RecordWriter, read_records
 from anytime_jax.corpus.vocabulary_interface import Vocabulary
@@ -275,7 +274,7 @@ def record_scores(run: SavedRun, weights: str, tasks: Tasks, scores: Sequence[Ta
     try:
         with run_json.lock(run.run_dir):
             last = max([run.step, *(row.step for row in read_records(run.run_dir))])
-            writer = RecordWriter(run.run_dir, None, {"version": __version__, "started": now})
+            writer = RecordWriter(run.run_dir, None, {"started": now})
             writer.amend(run.step, run.tokens, values)
             writer.close()
             for mirror in open_mirrors(config, last, lambda text: None):

@@ -52,7 +52,7 @@ def test_rows_round_trip(tmp_path):
     ]
     writer.close()
     header, *_ = segment(tmp_path, 0).read_text().split("\n")
-    assert json.loads(header) == {"format_version": 1, "from_step": 0, "jax": "1"}
+    assert json.loads(header) == {**json.loads(HEADER), "jax": "1"}
 
 
 def test_write_rejects_repeated_names_and_earlier_steps(tmp_path):

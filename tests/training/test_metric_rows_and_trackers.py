@@ -91,7 +91,7 @@ def test_row_has_means_since_last_row_and_last_rate():
     assert [(step, metrics["loss"]) for step, metrics, _ in readings] == [
         (step, value(step, "loss")) for step in range(1, 9)
     ]
-    assert made.interval == {name: [value(7, name), value(8, name)] for name in MEANS}
+    assert made.interval == {name: (value(7, name), value(8, name)) for name in MEANS}
     assert made.pause() == []
 
 

@@ -126,7 +126,7 @@ def test_initial_losses_are_left_out_and_none_is_an_error_of_its_own(root, tmp_p
 def test_damaged_run_file_is_named(root, change):
     file = root / TRUNK / "run.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
-    with pytest.raises(InputError, match=r"run\.json"):
+    with pytest.raises(InputError, match=TRUNK):
         run_loss_history.read(root / TRUNK)
 
 

@@ -58,7 +58,7 @@ for _ in range(400 if how == "waits" else 2):
 (run / "checkpoints" / str(step)).mkdir(parents=True)
 (run / "checkpoints" / str(step) / "_CHECKPOINT_METADATA").touch()
 (run / "records").mkdir()
-rows = [{"format_version": 1, "from_step": begin},
+rows = [{"format_version": 1, "from_step": begin, "version": "0.1.0"},
         {"step": step, "tokens": step * 64, "values": {"eval/last/loss": 1.0}}]
 (run / "records" / "0000.jsonl").write_text("".join(json.dumps(x) + "\\n" for x in rows))
 with open(run.parent / "order.txt", "a") as order:
@@ -123,7 +123,7 @@ def write_run(task, fingerprint="abc", stop_step=0, **identity):
         about["branch"] = BranchPoint(from_run, task.start_step)
     saved |= {name.replace("__", "."): value for name, value in identity.items()}
     run_json.write_run_file(run_dir, run_file(identity=saved, **about))
-    writer = RecordWriter(run_dir, task.start_step, {"version": "0.1.0"})
+    writer = RecordWriter(run_dir, task.start_step, {})
     for step in [x for x in (10, 20) if task.start_step < x <= stop_step]:
         losses = {f"eval/{label}/loss": 3 - step / 100 for label in ("last", "f6.25", "f25")}
         writer.write(step, config.clock.tokens(step), losses)

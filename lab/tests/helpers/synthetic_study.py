@@ -108,7 +108,7 @@ def write_run(run, run_dir, until=None):
         trunk = run_dir.absolute().parent / config.branch.from_run.rpartition("/")[2]
         about["branch"] = BranchPoint(str(trunk), first)
     run_json.write_run_file(run_dir, run_file(**about))
-    writer = RecordWriter(run_dir, first, {"version": "0.1.0"})
+    writer = RecordWriter(run_dir, first, {})
     for multiple in MULTIPLES:
         step = clock.step_at(f"{multiple}x")
         if step > first and multiple <= min(stop, until or stop):

@@ -78,5 +78,5 @@ def test_speed_of_a_clock_that_jumped_is_left_out(tmp_path, speed):
 
 
 def test_directory_without_a_run_is_bad_input(tmp_path):
-    with pytest.raises(InputError, match=r"--run=.*run\.json"):
+    with pytest.raises(InputError, match=r"--run = .*run\.json"):
         run_snapshot.take(tmp_path)

@@ -6,10 +6,10 @@ import json
 import pytest
 import small_run
 import synthetic_study
+from run_files import META
 from synthetic_study import MULTIPLES, expected_loss, make_study, with_copy, write_study
 
 from anytime_jax.errors import InputError
-from anytime_jax.storage.json_files import json_digest
 from anytime_lab.study.results import Results, compared_settings
 
 
@@ -108,9 +108,8 @@ def test_lost_records_are_a_warning(tmp_path):
     checkpoint = run.run_dir / "checkpoints" / "10"
     (checkpoint / "meta").mkdir(parents=True)
     (checkpoint / "_CHECKPOINT_METADATA").touch()
-    meta = {"step": 10, "rows": 10**6}
-    content = json.dumps({**meta, "digest": json_digest(meta)})
-    (checkpoint / "meta" / "metadata").write_text(content)
+    meta = dataclasses.replace(META, step=10, rows=10**6, fingerprint="abc")
+    (checkpoint / "meta" / "metadata").write_text(json.dumps(meta.to_json()))
     warnings = []
     Results(study, warn=warnings.append)
     (line,) = [line for line in warnings if "are lost" in line]
