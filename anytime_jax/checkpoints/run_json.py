@@ -5,7 +5,6 @@ import dataclasses
 import datetime
 import itertools
 import json
-import math
 import os
 import re
 import socket
@@ -297,12 +296,14 @@ def is_other_run(run_dir: Path, id: str) -> bool:
     return False
 
 
-def check_name(run_dir: Path, name: str) -> None:
-    """Raises an InputError that begins with `name` if a full path has a part that is misread."""
+def check_name(run_dir: Path, setting: str, value: str) -> None:
+    """Raises an InputError of a setting if the full path of its value has a misread part."""
     if bad := next((x for x in _MISREAD if x in str(run_dir)), None):
         raise InputError(
-            f"{name} has {bad!r} in its path {run_dir}, which Orbax and TensorStore misread: "
-            "choose another, or rename it"
+            f"it has {bad!r} in its path {run_dir}, which Orbax and TensorStore misread: choose "
+            "another, or rename it",
+            setting,
+            value,
         )
 
 
@@ -383,7 +384,7 @@ def explain_lost_run(run_dir: Path, start: str) -> Iterator[None]:
         raise
 
 
-def stages_before(stages: Iterable[StageEntry], step: float = math.inf) -> list[StageEntry]:
+def stages_before(stages: Iterable[StageEntry], step: int) -> list[StageEntry]:
     """Returns the stages that begin before a step."""
     return [stage for stage in stages if stage.step < step]
 

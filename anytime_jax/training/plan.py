@@ -108,9 +108,8 @@ class Plan:
         is_saved = True
         if self.saved_step:
             try:
-                checkpoint_reader.read_meta(
-                    checkpoint_listing.checkpoint_path(self.run_dir, self.saved_step)
-                )
+                path = checkpoint_listing.checkpoint_path(self.run_dir, self.saved_step)
+                checkpoint_reader.read_meta(path, self.run_file)
             except RunError:
                 is_saved = False  # to restore it fails, and names the damage
         is_evaluated = self.step > self.stop or record_files.is_evaluated(self.run_dir, self.step)

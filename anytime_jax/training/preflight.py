@@ -70,7 +70,7 @@ def check_paths(config: Config) -> None:
     """Raises an InputError if the run directory, or that of the data, cannot be one."""
     with within("config.run_dir"):
         absolute = absolute_path(config.directory)
-    run_json.check_name(absolute, f"config.run_dir = {format_value(config.directory)}")
+    run_json.check_name(absolute, "config.run_dir", config.directory)
     for name, path in (("run_dir", config.directory), ("data.path", config.data.path)):
         with within(f"config.{name}"):
             stored = storage_path(path)

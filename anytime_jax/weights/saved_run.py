@@ -179,7 +179,7 @@ def open_saved_run(run_dir: Path, step: str = "latest", trust: Trust = NOBODY) -
       InputError: if there is no run or no such checkpoint; the message lists the existing ones.
       RunError: if the metadata of the checkpoint are damaged.
     """
-    run_json.check_name(absolute_path(run_dir), str(run_dir))
+    run_json.check_name(absolute_path(run_dir), "run", str(run_dir))
     config, run_file = run_json.read_run(str(run_dir), "run", trust)
     steps = saved_steps(run_dir)
     if not steps:

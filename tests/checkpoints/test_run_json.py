@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+import small_run
 from run_files import run_file
 
 from anytime_jax.checkpoints import run_json
@@ -138,3 +139,32 @@ def test_evaluations_are_compared_by_text_and_weight():
     assert run_json.is_same_evaluation([])
     for change in ({"tokens": "all"}, {"sets": {"web": ("a", 1.0)}}):
         assert not run_json.is_same_evaluation([one, dataclasses.replace(one, **change)])
+
+
+def test_run_keeps_the_weights_that_it_began_with(tmp_path):
+    """Whatever its last stage is now, unless `eval.weights` gives others."""
+    sets = {name: name for name in ("web", "code", "new")}
+    config = small_run.config(tmp_path, eval__sets=sets)
+    other = small_run.config(tmp_path, eval__sets=sets, eval__weights={"web": 1.0})
+    began = {"web": ("a", 0.3), "code": ("b", 0.3), "gone": ("c", 0.4)}
+    saved = run_file(evaluated=Evaluation("all", began))
+    assert saved.set_weights(config) == pytest.approx({"web": 0.5, "code": 0.5, "new": 0.0})
+    assert saved.set_weights(other) == other.set_weights == {"web": 1.0, "code": 0.0, "new": 0.0}
+    assert run_file().set_weights(config) == config.set_weights
+
+
+def test_evaluation_is_that_of_the_last_change_before_it():
+    first, second = Evaluation(64, {}), Evaluation("all", {})
+    saved = run_file(evaluated=first, evaluation_changes=(EvaluationChange(4, second),))
+    assert [saved.evaluation_at(step) for step in (4, 5)] == [first, second]
+
+
+def test_data_are_where_they_are_configured_or_else_recorded(tmp_path):
+    old, new = str(tmp_path / "old"), str(tmp_path / "new")
+    saved = run_file(data_paths={"web": new})
+    assert saved.find_source("web", old) == old  # nothing is at either
+    (tmp_path / "new").mkdir()
+    assert saved.find_source("web", old) == new
+    assert saved.find_source("other", old) == saved.find_set("web", old) == old
+    (tmp_path / "old").mkdir()
+    assert saved.find_source("web", old) == old

@@ -12,9 +12,11 @@ import tensorstore
 from small_run import same_bits
 from training_runs import start
 
+from anytime_jax.checkpoints import checkpoint_reader, run_json
 from anytime_jax.checkpoints.checkpoint_reader import read_arrays, read_meta
 from anytime_jax.checkpoints.tree_names import flatten_by_name
 from anytime_jax.errors import InputError, RunError
+from anytime_jax.storage import json_files
 from anytime_jax.storage.json_files import json_digest
 from anytime_jax.weights.post_hoc_averages import WeightedSum
 from anytime_jax.weights.saved_run import load_weights, open_saved_run, read_layers
@@ -106,6 +108,20 @@ def test_average_added_later_has_its_first_step(trained, whole, dataset, tmp_pat
     start(copied, dataset, averages=open_saved_run(trained).config.averages, stop="22 steps")
     since = {x.label: x.since for x in open_saved_run(copied).history if x.step == 22}
     assert since == {"last": 0, "f6.25": 0, "f25": 0, "f12.5": 20, "f50": 20, "f100": 20}
+
+
+def test_earlier_checkpoints_are_read_when_they_are_needed(trained, monkeypatch):
+    """And the run file once."""
+    files, read = [], json_files.parse_json
+    for module in (run_json, checkpoint_reader):
+        load = lambda path: files.append(path.name) or read(path.read_bytes())  # noqa: E731
+        monkeypatch.setattr(module, "load_json", load)
+    saved = open_saved_run(trained)
+    load_weights(saved, WeightedSum((saved.weights["f25"],)))
+    assert files == ["run.json", "metadata", "metadata"]
+    steps = {x.step for x in saved.history}
+    assert files == ["run.json", *["metadata"] * (1 + len(steps))]
+    assert len(steps) > 2
 
 
 @pytest.mark.slow
