@@ -51,7 +51,7 @@ def test_mesh_is_that_of_the_run_if_it_fits(trained):
 
 @pytest.mark.parametrize("attention", ["cudnn", "splash"])
 def test_run_with_a_kernel_that_is_not_here_is_evaluated(trained, attention):
-    saved = saved_run.open_run(trained)
+    saved = saved_run.open_saved_run(trained)
     losses, *_ = losses_of(with_settings(saved, model__attention=attention))
     np.testing.assert_allclose(losses, losses_of(saved)[0], rtol=1e-5)
 
@@ -62,7 +62,7 @@ def test_sets_of_one_length_share_a_program(trained, monkeypatch):
     monkeypatch.setattr(
         evaluation, "make_program", lambda *x, **y: made.append(y) or make_program(*x, **y)
     )
-    saved = saved_run.open_run(trained)
+    saved = saved_run.open_saved_run(trained)
     path = str(saved.data_path)
     two = with_settings(saved, eval__sets={"a": path, "b": path})
     two = dataclasses.replace(two, set_weights={"a": 0.5, "b": 0.5})

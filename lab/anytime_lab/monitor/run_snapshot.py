@@ -13,7 +13,6 @@ from anytime_jax.checkpoints.record_files import Row
 from anytime_jax.commands.loss_table import evaluated_rows, loss_table
 from anytime_jax.config.clock import Clock
 from anytime_jax.config.kinds import NOBODY, Trust
-from anytime_jax.config.run_config import Config
 from anytime_jax.formatting import format_count, format_duration
 from anytime_jax.storage.files import file_versions
 from anytime_jax.storage.paths import storage_path
