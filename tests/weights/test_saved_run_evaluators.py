@@ -25,7 +25,8 @@ def losses_of(saved, say=warnings.warn):
 
 
 def with_settings(saved, **settings):
-    config = small_run.config(saved.run_dir, data__path=str(saved.data_path), **settings)
+    settings = {"data__path": str(saved.data_path), "averages": saved.config.averages, **settings}
+    config = small_run.config(saved.run_dir, **settings)
     return dataclasses.replace(saved, config=config)
 
 
@@ -65,7 +66,6 @@ def test_sets_of_one_length_share_a_program(trained, monkeypatch):
     saved = saved_run.open_saved_run(trained)
     path = str(saved.data_path)
     two = with_settings(saved, eval__sets={"a": path, "b": path})
-    two = dataclasses.replace(two, set_weights={"a": 0.5, "b": 0.5})
     evaluators = open_evaluators(two, EvaluationRequest(), warnings.warn)
     assert [*evaluators.by_set] == ["a", "b"]
     assert len(made) == 1
