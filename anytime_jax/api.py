@@ -28,10 +28,10 @@ from anytime_jax.checks import (
     require_count,
     require_directory,
 )
-from anytime_jax.config import fields, python_files, run_config
+from anytime_jax.config import python_files, run_config, settings_reader
 from anytime_jax.config.kinds import EVERY_PACKAGE, Trust
 from anytime_jax.config.run_config import Config
-from anytime_jax.config.settings import Settings
+from anytime_jax.config.run_settings import Settings
 from anytime_jax.data.dataset_info import SPLITS
 from anytime_jax.distributed import jax_settings, sharding
 from anytime_jax.models import sampling
@@ -61,7 +61,7 @@ def load_config(
     require(ok, "changes", changes, 'settings by name, such as {"schedule.peak": 3e-3}')
     _require_trust(trust)
     settings = python_files.get_config(str(file), trust)
-    fields.change(Settings, settings, changes)
+    settings_reader.change(Settings, settings, changes)
     return run_config.build(settings, trust=EVERY_PACKAGE)
 
 

@@ -53,7 +53,7 @@ def plain_number(value: Any) -> Any:
 
 
 def conform_to_types(settings: Any) -> None:
-    """Gives a dataclass that code constructs the types that `config.fields` gives settings.
+    """Gives a dataclass that code constructs the types that `settings_reader` gives settings.
 
     NumPy numbers become Python's, and integers floats where declared: JAX would compute with an
     integer in int32, which overflows. Raises an InputError for a word that its Literal does not

@@ -23,9 +23,9 @@ from anytime_jax.checkpoints.array_checksums import checksums_and_nonfinite
 from anytime_jax.checkpoints.checkpoint_reader import Meta
 from anytime_jax.checkpoints.manager import CheckpointManager
 from anytime_jax.checkpoints.retention import retention_policy
-from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.jax_settings import configure
+from anytime_jax.train_state import TrainState
 from anytime_jax.training import step
 from benchmarks import harness, record
 

@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from anytime_jax.checkpoints.record_files import TIMINGS, Row, read_records
+from anytime_jax.checkpoints.metric_records import TIMINGS, Row, read_records
 from anytime_jax.distributed.jax_settings import configure
 from anytime_jax.errors import InputError, RunError
 from benchmarks import harness, record

@@ -7,7 +7,7 @@ a `schedule`. Change any setting on the command line: `--config.batch_size=64 --
 
 from ml_collections import ConfigDict
 
-from anytime_jax.config.settings import group_names
+from anytime_jax.config.run_settings import group_names
 
 
 def get_config() -> ConfigDict:

@@ -54,10 +54,10 @@ def package_tree() -> str:
 
 def settings_tables() -> str:
     """Returns a table for each group of settings, from their declarations."""
-    from anytime_jax.config import fields
-    from anytime_jax.config.settings import Settings, all_settings
+    from anytime_jax.config import settings_reader
+    from anytime_jax.config.run_settings import Settings, all_settings
 
-    declared, titles, lines = all_settings(), fields.meanings(Settings), []
+    declared, titles, lines = all_settings(), settings_reader.meanings(Settings), []
     for group in dict.fromkeys(name.rpartition(".")[0] for name in declared):
         lines += ["", f"## {group}: {titles[group]}" if group else "## Top level", ""]
         lines += [_SETTINGS_HEAD]

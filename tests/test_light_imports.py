@@ -42,7 +42,7 @@ def test_schedules_averaging_and_optimizers_load_jax_optax_and_numpy_alone():
 
 
 BASE = ("anytime_jax.checks", "anytime_jax.errors", "anytime_jax.config.clock")
-BASE += ("anytime_jax.config.fields",)
+BASE += ("anytime_jax.config.settings_reader",)
 
 
 def test_lowest_layers_load_nothing_heavy():

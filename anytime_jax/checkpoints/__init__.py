@@ -3,6 +3,6 @@
 Start with `manager.CheckpointManager`, which saves and restores a `train_state.TrainState`.
 `checkpoint_listing` lists what is on disk and `checkpoint_reader` reads and verifies it, both
 without the run, by the names (`tree_names`) and checksums (`array_checksums`) of the arrays;
-`retention` says which are kept. `run_json` owns `run.json` and the lock, `record_files` the
-metrics.
+`retention` says which are kept. `run_json` has the content of `run.json`, `run_ownership` says
+whose a directory is and has its lock, and `metric_records` has the metrics.
 """

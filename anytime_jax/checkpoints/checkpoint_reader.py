@@ -18,7 +18,7 @@ from anytime_jax.checkpoints.array_checksums import checksums, format_checksum, 
 from anytime_jax.checkpoints.checkpoint_listing import classify
 from anytime_jax.checkpoints.run_json import RunFile, StageEntry
 from anytime_jax.checkpoints.tree_names import is_stacked, unflatten_by_name
-from anytime_jax.config.fields import flatten
+from anytime_jax.config.settings_reader import flatten
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import format_differences
 from anytime_jax.storage.failures import shorten_error

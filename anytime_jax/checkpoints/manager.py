@@ -27,7 +27,6 @@ from anytime_jax import averaging, optimizers
 from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader
 from anytime_jax.checkpoints.array_checksums import checksums_and_nonfinite
 from anytime_jax.checkpoints.retention import RetentionPolicy, checkpoint_bytes
-from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.checkpoints.tree_names import flatten_by_name, is_stacked, unflatten_by_name
 from anytime_jax.distributed import lost_process_exit, processes
 from anytime_jax.errors import BucketError, InputError, RunError
@@ -40,6 +39,7 @@ from anytime_jax.storage.files import (
     remove_directory,
 )
 from anytime_jax.storage.paths import absolute_path
+from anytime_jax.train_state import TrainState
 
 # Orbax's time limit of a save: by the system's clock, which may be set forward during a save.
 _TIMEOUT_SECONDS = 10 * 365 * 86_400

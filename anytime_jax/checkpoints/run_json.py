@@ -1,35 +1,23 @@
-"""Run directory: the content of `run.json`, ownership, start and lock."""
+"""Content of `run.json`, which makes a directory a run's: identity, settings, starts and stages."""
 
 import contextlib
 import dataclasses
-import datetime
 import itertools
 import json
-import os
-import re
-import socket
-import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from anytime_jax.config.kinds import NOBODY, Trust
 from anytime_jax.config.run_config import Config, build_saved
-from anytime_jax.errors import InputError, RunError
+from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_differences
-from anytime_jax.storage import locks
 from anytime_jax.storage.atomic import atomic_write
-from anytime_jax.storage.failures import check_no_file, read_failure, storage_errors
-from anytime_jax.storage.files import is_directory
+from anytime_jax.storage.failures import read_failure, storage_errors
 from anytime_jax.storage.json_files import as_type, load_json
 from anytime_jax.storage.paths import storage_path
 
 RUN_FILE = "run.json"
-LOCK_FILE = "lock"
-# Files that a killed start may leave in a directory without a run.
-_BEFORE_RUN_FILE = re.compile(f"{re.escape(LOCK_FILE)}|{re.escape(RUN_FILE)}[.][0-9]+[.]tmp")
-# Orbax takes them for patterns, TensorStore turns the slash.
-_MISREAD = ("[", "\\", "**")
 _ADVICE = "choose another run_dir"
 
 
@@ -296,94 +284,6 @@ def is_other_run(run_dir: Path, id: str) -> bool:
     return False
 
 
-def check_name(run_dir: Path, setting: str, value: str) -> None:
-    """Raises an InputError of a setting if the full path of its value has a misread part."""
-    if bad := next((x for x in _MISREAD if x in str(run_dir)), None):
-        raise InputError(
-            f"it has {bad!r} in its path {run_dir}, which Orbax and TensorStore misread: choose "
-            "another, or rename it",
-            setting,
-            value,
-        )
-
-
-def check_identity(run_dir: Path, run_file: RunFile | None, identity: Mapping[str, Any]) -> None:
-    """Checks that a directory with a run file is new or belongs to the run, without changing it.
-
-    Raises an InputError if it belongs to a run with other identity settings (`Config.identity`),
-    which the message names, or contains other files.
-    """
-    if run_file is not None:
-        if differences := run_file.differences(identity):
-            raise InputError(
-                f"it belongs to a run with other settings ({differences}): set them back, or "
-                "choose another run_dir",
-                "config.run_dir",
-                str(run_dir),
-            )
-    elif is_directory(run_dir) and not all(
-        _BEFORE_RUN_FILE.fullmatch(path.name) for path in run_dir.iterdir()
-    ):
-        raise InputError(
-            f"it holds files but no {RUN_FILE}: choose an empty or a new directory",
-            "config.run_dir",
-            str(run_dir),
-        )
-
-
-def new_id() -> str:
-    """Returns an id that nothing else has."""
-    return uuid.uuid4().hex
-
-
-def new_start(id: str) -> Start:
-    """Returns the start that this process makes now."""
-    time = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    return Start(id, socket.gethostname(), os.getpid(), time)
-
-
-class LostRunError(RunError):
-    """Another start has taken over the run, or its directory was removed."""
-
-
-def confirm(run_dir: Path, start: str) -> None:
-    """Raises a LostRunError if a run has a later start than the one with an id, or is gone.
-
-    Raises a RunError if `run.json` cannot be read.
-    """
-    try:
-        run_file = read_run_file(run_dir)
-    except InputError as error:
-        raise RunError(str(error)) from error
-    if run_file is None:
-        raise LostRunError(
-            f"{run_dir / RUN_FILE} is gone: the directory was removed while the run trained"
-        )
-    if (last := run_file.start).id != start:
-        raise LostRunError(
-            f"another start has taken over {run_dir}: process {last.process} on {last.host}, at "
-            f"{last.time}"
-        )
-
-
-@contextlib.contextmanager
-def explain_lost_run(run_dir: Path, start: str) -> Iterator[None]:
-    """Turns an error of the block into a LostRunError if the run was lost, the likely cause.
-
-    A later start, for example, removes saves that are not complete, also those in progress.
-    """
-    try:
-        yield
-    except Exception as error:
-        try:
-            confirm(run_dir, start)
-        except LostRunError as cause:
-            raise cause from error
-        except RunError:
-            pass  # the error itself says more
-        raise
-
-
 def stages_before(stages: Iterable[StageEntry], step: int) -> list[StageEntry]:
     """Returns the stages that begin before a step."""
     return [stage for stage in stages if stage.step < step]
@@ -392,27 +292,6 @@ def stages_before(stages: Iterable[StageEntry], step: int) -> list[StageEntry]:
 def is_same_evaluation(evaluations: Iterable[Evaluation]) -> bool:
     """Returns whether evaluations are of the same sets, under whatever names."""
     return len({(x.tokens, x.text) for x in evaluations}) <= 1
-
-
-def lock(run_dir: Path) -> contextlib.AbstractContextManager[None]:
-    """Locks a run directory on a disk until the block or the process ends, as `locks.hold` does."""
-    return locks.hold(run_dir / LOCK_FILE, f"config.run_dir = {str(run_dir)!r}")
-
-
-def check_files(run_dir: Path, directories: Sequence[str]) -> None:
-    """Raises an InputError if something else is where a run has its lock or a directory."""
-    name = f"config.run_dir = {str(run_dir)!r}"
-    locks.check(run_dir / LOCK_FILE, name)
-    for path in (run_dir / x for x in directories):
-        check_no_file(path, f"{name}: {path}", "remove it, or choose another run_dir")
-
-
-def is_locked(run_dir: Path) -> bool | None:
-    """Returns whether any process has locked a run directory, which need not be writable.
-
-    In a bucket, where nothing is locked, the answer is None.
-    """
-    return locks.is_held(run_dir / LOCK_FILE)
 
 
 def _find(path: str, recorded: str | None) -> str:

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from anytime_jax.commands.argument_parser import SETTING_PREFIX
-from anytime_jax.config import fields, python_files, run_config
+from anytime_jax.config import python_files, run_config, settings_reader
 from anytime_jax.config.kinds import EVERY_PACKAGE, Trust
 from anytime_jax.config.run_config import Config
-from anytime_jax.config.settings import Settings
+from anytime_jax.config.run_settings import Settings
 from anytime_jax.errors import InputError
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ def load(arguments: argparse.Namespace) -> Config:
 def load_as(cls: type[T], arguments: argparse.Namespace, example: str) -> T:
     """Returns the settings of another dataclass; `example` is a shipped configuration of it."""
     source = python_files.get_config(_file(arguments, example))
-    return fields.read(cls, override(source, arguments.overrides, cls))
+    return settings_reader.read(cls, override(source, arguments.overrides, cls))
 
 
 def read(file: str, overrides: Sequence[str] = (), trust: Trust = ()) -> dict[str, Any]:
@@ -68,7 +68,9 @@ def override(
 ) -> dict[str, Any]:
     """Returns settings changed by `--config.NAME=VALUE`, the last of each name."""
     pairs = (word.removeprefix(SETTING_PREFIX).partition("=") for word in overrides)
-    fields.change(cls, settings, {name: fields.Text(value) for name, _, value in pairs})
+    settings_reader.change(
+        cls, settings, {name: settings_reader.Text(value) for name, _, value in pairs}
+    )
     return settings
 
 
@@ -78,7 +80,7 @@ def print_config(config: Config, arguments: argparse.Namespace) -> None:
     A comment says where a value comes from, unless it is the default.
     """
     (file,) = arguments.config
-    given = fields.flatten(read(file, arguments.overrides, arguments.trust))
+    given = settings_reader.flatten(read(file, arguments.overrides, arguments.trust))
     # A setting may be a dictionary, and have further names in it.
     origins = {".".join(x.split(".")[:depth]): f"from {file!r}" for x in given for depth in (1, 2)}
     typed = (word.removeprefix(SETTING_PREFIX) for word in arguments.overrides)

@@ -11,7 +11,7 @@ from typing import Any
 
 from anytime_jax import plugins
 from anytime_jax.config import python_files
-from anytime_jax.config.settings import all_settings
+from anytime_jax.config.run_settings import all_settings
 from anytime_jax.plugins import Folder
 
 _WIDTH = 100

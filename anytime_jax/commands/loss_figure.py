@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from anytime_jax import plotting
+from anytime_jax import figure_style
 from anytime_jax.averaging import LIVE
-from anytime_jax.checkpoints.record_files import Row
+from anytime_jax.checkpoints.metric_records import Row
 from anytime_jax.commands.loss_table import (
     evaluated_rows,
     gain_limits,
@@ -53,7 +53,7 @@ def draw(
         for tokens in stages:
             if low < tokens / 1e6 < high:
                 axes.axvline(tokens / 1e6, color="0.4", linewidth=0.9, linestyle=":")
-    return plotting.save(figure, storage_path(directory) / FILE, dpi=140)
+    return figure_style.save(figure, storage_path(directory) / FILE, dpi=140)
 
 
 def draw_frame(axes: Axes, label: str = "training tokens (millions)", columns: int = 6) -> None:
@@ -83,7 +83,10 @@ def _draw_losses(
     axes.plot(_millions(trained), losses, color="0.6", linewidth=0.8, label="training")
     final = evaluated[-1][1]
     best = min(final, key=lambda label: final[label])
-    for label, color in {LIVE: "black", best: plotting.BLUE if best != LIVE else "black"}.items():
+    for label, color in {
+        LIVE: "black",
+        best: figure_style.BLUE if best != LIVE else "black",
+    }.items():
         points = [(row, losses[label]) for row, losses in evaluated if label in losses]
         axes.plot(*_points(points), ".-", color=color, label=f"validation, {label}")
     axes.set_ylabel("loss (nats per token)")
@@ -95,7 +98,7 @@ def _draw_sets(axes: Axes, rows: Sequence[Row], sets: Sequence[str]) -> None:
     for name in sets:
         evaluated = evaluated_rows(rows, name)
         plain, _, length = name.partition("@")
-        color, line = plotting.PALETTE[names.index(plain) % 6], "--" if length else "-"
+        color, line = figure_style.PALETTE[names.index(plain) % 6], "--" if length else "-"
         x, y = _points([(row, losses[LIVE]) for row, losses in evaluated if LIVE in losses])
         axes.plot(x, y, marker=".", label=name, color=color, linestyle=line)
     axes.set_ylabel(f"validation loss of {LIVE} by set (nats per token)")
@@ -110,7 +113,7 @@ def _draw_gains(axes: Axes, evaluated: Sequence[tuple[Row, dict[str, float]]]) -
     axes.axhline(0, color="black", linewidth=1, label=LIVE)
     for i, label in enumerate(weight_labels(evaluated, LIVE)):
         points = gains(evaluated, label)
-        style = {"color": plotting.PALETTE[i % 6], "linestyle": plotting.DASHES[i % 6]}
+        style = {"color": figure_style.PALETTE[i % 6], "linestyle": figure_style.DASHES[i % 6]}
         x, y = _points(points)
         axes.plot(x, y, marker=".", label=label, **style)
     axes.set_ylim(gain_limits(evaluated))

@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 
 from anytime_jax.averaging import LIVE, label_order
-from anytime_jax.checkpoints.record_files import Row
+from anytime_jax.checkpoints.metric_records import Row
 from anytime_jax.config.clock import Clock
 from anytime_jax.formatting import format_count
 from anytime_jax.tables import Column, Table, numbers

@@ -23,7 +23,7 @@ from typing import Any
 
 from anytime_jax.commands import argument_parser
 from anytime_jax.commands.argument_parser import positive_int
-from anytime_jax.config import fields
+from anytime_jax.config import settings_reader
 from anytime_jax.config.kinds import EVERY_PACKAGE, explain_errors
 from anytime_jax.corpus.builtin_source import BuiltinSource, difference_note
 from anytime_jax.corpus.preparation import Share, has_changed, prepare
@@ -81,7 +81,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--verify", action="store_true", help="verify the dataset at --output")
     name = _source_name(getattr(parser, "argv", ()))
     group = parser.add_argument_group(f"options of --source={name}")
-    for field, declared in fields.declarations(SOURCES.find(name, EVERY_PACKAGE)).items():
+    for field, declared in settings_reader.declarations(SOURCES.find(name, EVERY_PACKAGE)).items():
         default = declared.default_text and f" (default: {declared.default_text})"
         text = f"{declared.meaning}{default}".replace("%", "%%")
         try:
@@ -238,11 +238,11 @@ def _source_name(argv: Sequence[str]) -> str:
 
 def _source(arguments: argparse.Namespace) -> Source:
     name = arguments.source or str(SOURCES.default)
-    settings = fields.declarations(SOURCES.find(name, EVERY_PACKAGE))
+    settings = settings_reader.declarations(SOURCES.find(name, EVERY_PACKAGE))
     texts = {x: getattr(arguments, _FIELD + x, None) for x in settings}
-    given = {x: fields.Text(text) for x, text in texts.items() if text is not None}
+    given = {x: settings_reader.Text(text) for x, text in texts.items() if text is not None}
     try:
-        return fields.read_kind(SOURCES, {"kind": name, **given}, EVERY_PACKAGE)
+        return settings_reader.read_kind(SOURCES, {"kind": name, **given}, EVERY_PACKAGE)
     except InputError as error:
         for one in error.errors:
             one.setting = _flag(one.setting) if one.setting in settings else one.setting

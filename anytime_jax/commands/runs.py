@@ -22,7 +22,7 @@ from rich.console import Console
 from anytime_jax import __version__
 from anytime_jax.averaging import LIVE, label_order
 from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_json
-from anytime_jax.checkpoints.record_files import (
+from anytime_jax.checkpoints.metric_records import (
     TASKS,
     Row,
     count_before,
@@ -33,8 +33,8 @@ from anytime_jax.checkpoints.record_files import (
 from anytime_jax.checkpoints.run_json import RunFile
 from anytime_jax.commands import argument_parser, loss_table
 from anytime_jax.commands.rich_console import open_console
-from anytime_jax.config import fields
-from anytime_jax.config.settings import Settings
+from anytime_jax.config import settings_reader
+from anytime_jax.config.run_settings import Settings
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.storage.atomic import atomic_write
@@ -144,7 +144,7 @@ def _show(run_dir: Path, run_file: RunFile | None, verify: bool, console: Consol
 
 
 def _describe(run_file: RunFile) -> str:
-    settings, branch = fields.flatten(run_file.config), run_file.branch
+    settings, branch = settings_reader.flatten(run_file.config), run_file.branch
     origin = f"branch of {branch.from_run} at step {branch.step:,}, " if branch else ""
     layers, width = settings.get("model.layers"), settings.get("model.width")
     kind, peak = settings.get("schedule.kind"), settings.get("schedule.peak")
@@ -186,7 +186,7 @@ def _describe_history(run_dir: Path, run_file: RunFile | None) -> Iterator[str]:
     try:
         changes, title = _changed_settings(settings), "settings that are not the default:"
     except (ValueError, KeyError, TypeError) as error:
-        changes, title = fields.flatten(settings), f"all settings ({error}):"
+        changes, title = settings_reader.flatten(settings), f"all settings ({error}):"
     yield from [title] if changes else []
     yield from (f"  {name} = {value!r}" for name, value in changes.items())
     yield f"the last rows of its records, of {_LAST} at most:"
@@ -203,7 +203,7 @@ def _changed_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     kinds = {group: {"kind": settings[group]["kind"]} for group in ("model", "optimizer")}
     required = {"name": settings["name"], "schedule": settings["schedule"]}
     given, default = (
-        fields.flatten(fields.to_dict(fields.read(Settings, x)))
+        settings_reader.flatten(settings_reader.to_dict(settings_reader.read(Settings, x)))
         for x in (settings, {**required, **kinds})
     )
     always = ("name", "schedule.", "model.kind", "optimizer.kind")

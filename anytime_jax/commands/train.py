@@ -19,7 +19,7 @@ from rich.console import Console
 
 from anytime_jax import plugins
 from anytime_jax.checkpoints.checkpoint_listing import describe_latest
-from anytime_jax.checkpoints.record_files import Row, read_records
+from anytime_jax.checkpoints.metric_records import Row, read_records
 from anytime_jax.checkpoints.save_event_loop import EventLoopPolicy
 from anytime_jax.commands import config_file, config_help, loss_table, standard_streams
 from anytime_jax.commands.rich_console import open_console

@@ -12,8 +12,8 @@ from anytime_jax.checks import (
     require_not_negative,
     require_positive,
 )
-from anytime_jax.config.fields import setting
 from anytime_jax.config.kinds import Kinds
+from anytime_jax.config.settings_reader import setting
 from anytime_jax.errors import InputError
 
 Dtype = Literal["bfloat16", "float32"]

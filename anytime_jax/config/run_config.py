@@ -15,10 +15,10 @@ from anytime_jax import averaging, schedules
 from anytime_jax.checks import require
 from anytime_jax.config import seesaw
 from anytime_jax.config.clock import Clock, Stop, read_growth, read_stop
-from anytime_jax.config.fields import Facts, declarations, flatten, read, to_dict
 from anytime_jax.config.kinds import NOBODY, Kind, Trust, explain_errors, is_trusted
 from anytime_jax.config.model import ModelConfig
-from anytime_jax.config.settings import OPTIMIZERS, BranchConfig, Settings, all_settings
+from anytime_jax.config.run_settings import OPTIMIZERS, BranchConfig, Settings, all_settings
+from anytime_jax.config.settings_reader import Facts, declarations, flatten, read, to_dict
 from anytime_jax.config.stages import RunStage, make_run_stages
 from anytime_jax.data.mixture import DataStage, Mixture
 from anytime_jax.errors import InputError, format_value, nearest, within

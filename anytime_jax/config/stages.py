@@ -11,8 +11,8 @@ from typing import Any
 
 from anytime_jax.checks import is_number, require, require_directory
 from anytime_jax.config.clock import Clock
-from anytime_jax.config.fields import ByName, setting_type
 from anytime_jax.config.model import ModelConfig
+from anytime_jax.config.settings_reader import ByName, setting_type
 from anytime_jax.data.mixture import DENOMINATOR, whole_weights
 from anytime_jax.errors import within
 

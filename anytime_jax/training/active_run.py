@@ -14,7 +14,7 @@ import jax
 from rich.console import Console
 
 from anytime_jax import __version__
-from anytime_jax.checkpoints import checkpoint_listing, record_files, run_json
+from anytime_jax.checkpoints import checkpoint_listing, metric_records, run_json, run_ownership
 from anytime_jax.checkpoints.checkpoint_reader import Meta
 from anytime_jax.checkpoints.manager import (
     CheckpointManager,
@@ -23,12 +23,12 @@ from anytime_jax.checkpoints.manager import (
 )
 from anytime_jax.checkpoints.retention import retention_policy
 from anytime_jax.checkpoints.run_json import RunFile, Start
-from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.config.run_config import Config
 from anytime_jax.distributed import processes, sharding
 from anytime_jax.errors import RunError
 from anytime_jax.formatting import format_duration
 from anytime_jax.storage.paths import absolute_path
+from anytime_jax.train_state import TrainState
 from anytime_jax.training import due_steps, preflight, pretrained, run_data, signals
 from anytime_jax.training.due_steps import Event
 from anytime_jax.training.evaluator import RunEvaluators, weight_trees
@@ -174,18 +174,18 @@ def open_run(
         interrupted = interrupted or stack.enter_context(signals.interruptible())
         with processes.fail_together():
             if processes.is_primary():
-                stack.enter_context(run_json.lock(run_dir))
+                stack.enter_context(run_ownership.lock(run_dir))
         if processes.broadcast(_has_moved_on(plan)):
             options = {"fall_back": plan.fall_back, "profile": plan.profile}
             plan = make_plan(config, mesh, **options, say=display.say)
-        start = run_json.new_start(processes.broadcast_text(run_json.new_id()))
+        start = run_ownership.new_start(processes.broadcast_text(run_ownership.new_id()))
         _write_run_file(plan, start, display.say)
         preflight.check_shared(run_dir, start.id)
-        stack.enter_context(run_json.explain_lost_run(run_dir, start.id))
+        stack.enter_context(run_ownership.explain_lost_run(run_dir, start.id))
 
         def confirm_start() -> None:
             if processes.is_primary():
-                run_json.confirm(run_dir, start.id)
+                run_ownership.confirm(run_dir, start.id)
 
         checkpoints = CheckpointManager(run_dir, retention_policy(config), display.say)
         stack.callback(checkpoints.close)
@@ -213,7 +213,7 @@ def open_run(
         is_continued = plan.initial is not None or bool(config.branch.data)
         is_first = is_continued and last.step == 0
         misses_evaluation = (is_first or evaluations.due(plan.step)) and not processes.broadcast(
-            record_files.is_evaluated(run_dir, plan.step)
+            metric_records.is_evaluated(run_dir, plan.step)
         )
         profiler = Profiler(run_dir, plan.profile, display.say)
         stack.callback(profiler.close)
@@ -248,7 +248,7 @@ def _write_run_file(plan: Plan, start: Start, say: Callable[[str], None]) -> Non
     """Makes the directory the run's, or records the settings of this start."""
     config, run_dir = plan.config, plan.run_dir
     now = RunFile(
-        id=run_json.new_id(),
+        id=run_ownership.new_id(),
         identity=plan.identity,
         name=config.name,
         version=__version__,

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import optax
 
 from anytime_jax import averaging
-from anytime_jax.config.settings import GuardConfig
+from anytime_jax.config.run_settings import GuardConfig
 
 LOSS_WINDOW = 128  # updates over which the mean and the standard deviation of the loss are taken
 # Least standard deviation, relative to the mean: rounding of a nearly constant loss is no spike.

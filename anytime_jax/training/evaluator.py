@@ -11,7 +11,6 @@ import numpy as np
 from jax.sharding import Mesh
 
 from anytime_jax import averaging, optimizers
-from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.config.run_config import Config
 from anytime_jax.data.dataset_info import DatasetInfo
@@ -20,6 +19,7 @@ from anytime_jax.distributed import sharding
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count
 from anytime_jax.models import decoder
+from anytime_jax.train_state import TrainState
 from anytime_jax.training.objective import document_rules
 from anytime_jax.training.step import Program, make_program
 

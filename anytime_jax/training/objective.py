@@ -14,7 +14,7 @@ import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from anytime_jax.config.model import Dtype, ModelConfig
-from anytime_jax.config.settings import DataConfig
+from anytime_jax.config.run_settings import DataConfig
 from anytime_jax.distributed import sharding
 from anytime_jax.errors import RunError
 from anytime_jax.models import decoder, gradient_sum_vjp

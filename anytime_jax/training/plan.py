@@ -20,8 +20,9 @@ from anytime_jax import __version__
 from anytime_jax.checkpoints import (
     checkpoint_listing,
     checkpoint_reader,
-    record_files,
+    metric_records,
     run_json,
+    run_ownership,
 )
 from anytime_jax.checkpoints.checkpoint_reader import Meta
 from anytime_jax.checkpoints.run_json import Evaluation, RunFile, StageEntry
@@ -112,7 +113,7 @@ class Plan:
                 checkpoint_reader.read_meta(path, self.run_file)
             except RunError:
                 is_saved = False  # to restore it fails, and names the damage
-        is_evaluated = self.step > self.stop or record_files.is_evaluated(self.run_dir, self.step)
+        is_evaluated = self.step > self.stop or metric_records.is_evaluated(self.run_dir, self.step)
         return bool(processes.broadcast(is_saved and is_evaluated))
 
     @property
@@ -232,7 +233,7 @@ def make_plan(
             branching.check_data(config, trunk, datasets, plan.stages)
         if initial:
             pretrained.check_vocabulary(initial, plan.dataset)
-        run_json.check_identity(run_dir, run_file, plan.identity)
+        run_ownership.check_identity(run_dir, run_file, plan.identity)
         if run_file:
             run_file.check_stages(plan.stages, step)
         if not (saved_step or fall_back):

@@ -14,13 +14,13 @@ from jax.sharding import Mesh
 
 from anytime_jax import __version__, optimizers
 from anytime_jax.averaging import LIVE, is_label
-from anytime_jax.checkpoints import checkpoint_listing, record_files, run_json
+from anytime_jax.checkpoints import checkpoint_listing, metric_records, run_json, run_ownership
 from anytime_jax.checkpoints.retention import checkpoint_bytes
 from anytime_jax.checkpoints.tree_names import flatten_by_name
 from anytime_jax.checks import require
-from anytime_jax.config.fields import flatten
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.config.run_config import Config
+from anytime_jax.config.settings_reader import flatten
 from anytime_jax.distributed import processes, sharding
 from anytime_jax.errors import InputError, format_value, within
 from anytime_jax.formatting import format_bytes, format_differences
@@ -70,14 +70,14 @@ def check_paths(config: Config) -> None:
     """Raises an InputError if the run directory, or that of the data, cannot be one."""
     with within("config.run_dir"):
         absolute = absolute_path(config.directory)
-    run_json.check_name(absolute, "config.run_dir", config.directory)
+    run_ownership.check_name(absolute, "config.run_dir", config.directory)
     for name, path in (("run_dir", config.directory), ("data.path", config.data.path)):
         with within(f"config.{name}"):
             stored = storage_path(path)
         check_directory(stored, f"config.{name} = {format_value(path)}")
     mirrors = [TENSORBOARD] if config.log.tensorboard else []
-    parts = [checkpoint_listing.DIRECTORY, record_files.DIRECTORY, *mirrors]
-    run_json.check_files(storage_path(config.directory), parts)
+    parts = [checkpoint_listing.DIRECTORY, metric_records.DIRECTORY, *mirrors]
+    run_ownership.check_files(storage_path(config.directory), parts)
 
 
 def check_agreement(config: Config, fall_back: bool) -> None:
@@ -235,7 +235,7 @@ def check_capacity(program: Program, run_dir: Path) -> None:
 
 def check_not_lost(config: Config, run_dir: Path, step: int) -> None:
     """Raises an InputError if records show that a run without checkpoints had one after `step`."""
-    rows = record_files.read_records(run_dir)
+    rows = metric_records.read_records(run_dir)
     if not rows:
         return
     saving = due_steps.save_event(config, math.inf)

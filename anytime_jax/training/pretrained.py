@@ -10,7 +10,6 @@ import shlex
 from pathlib import Path
 
 from anytime_jax.checkpoints.run_json import RunFile
-from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.config.model import MODELS
 from anytime_jax.config.run_config import Config
 from anytime_jax.corpus.vocabulary_files import find_vocabulary_file, load_vocabulary
@@ -18,6 +17,7 @@ from anytime_jax.data.dataset_info import DatasetInfo
 from anytime_jax.errors import InputError, within
 from anytime_jax.formats import model_reader
 from anytime_jax.formats.model_reader import ModelDescription
+from anytime_jax.train_state import TrainState
 from anytime_jax.training.step import Program
 
 

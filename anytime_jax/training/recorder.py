@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from anytime_jax.checkpoints.checkpoint_reader import Meta
-from anytime_jax.checkpoints.record_files import RecordWriter, describe_missing
+from anytime_jax.checkpoints.metric_records import RecordWriter, describe_missing
 from anytime_jax.checkpoints.tree_names import flatten_by_name
 from anytime_jax.config.run_config import Config
 from anytime_jax.distributed import processes

@@ -7,9 +7,9 @@ from typing import Any
 import jax
 
 from anytime_jax import averaging
-from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.config.model import Dtype
 from anytime_jax.formatting import format_bytes
+from anytime_jax.train_state import TrainState
 
 ADVICE = "take more microbatches, another model.remat, a larger mesh.fsdp or fewer averages"
 

@@ -14,7 +14,6 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.config.clock import Clock
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.config.run_config import Config
@@ -23,6 +22,7 @@ from anytime_jax.distributed.xla_settings import compiler_options, fast_compiler
 from anytime_jax.models import decoder
 from anytime_jax.models.decoder import Params
 from anytime_jax.models.loss import token_losses_and_hits
+from anytime_jax.train_state import TrainState
 from anytime_jax.training.bad_updates import get_guard_state
 from anytime_jax.training.objective import JOINED, DocumentRules, Objective
 from anytime_jax.training.optimizer import make_optimizer

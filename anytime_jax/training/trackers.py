@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from anytime_jax.checkpoints import run_json
 from anytime_jax.config.run_config import Config
-from anytime_jax.config.settings import LogConfig
+from anytime_jax.config.run_settings import LogConfig
 from anytime_jax.errors import InputError
 from anytime_jax.storage.files import can_append
 from anytime_jax.storage.paths import absolute_path, storage_path

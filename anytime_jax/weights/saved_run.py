@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from anytime_jax.averaging import LIVE, GrowingWindow, label_order
-from anytime_jax.checkpoints import checkpoint_reader, run_json
+from anytime_jax.checkpoints import checkpoint_reader, run_json, run_ownership
 from anytime_jax.checkpoints.checkpoint_listing import checkpoint_path, format_steps, saved_steps
 from anytime_jax.checkpoints.checkpoint_reader import Meta
 from anytime_jax.checkpoints.run_json import RunFile
@@ -179,7 +179,7 @@ def open_saved_run(run_dir: Path, step: str = "latest", trust: Trust = NOBODY) -
       InputError: if there is no run or no such checkpoint; the message lists the existing ones.
       RunError: if the metadata of the checkpoint are damaged.
     """
-    run_json.check_name(absolute_path(run_dir), "run", str(run_dir))
+    run_ownership.check_name(absolute_path(run_dir), "run", str(run_dir))
     config, run_file = run_json.read_run(str(run_dir), "run", trust)
     steps = saved_steps(run_dir)
     if not steps:

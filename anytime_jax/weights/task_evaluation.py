@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from anytime_jax.checkpoints import run_json
-from anytime_jax.checkpoints.record_files import TASKS, RecordWriter, read_records
+from anytime_jax.checkpoints import run_ownership
+from anytime_jax.checkpoints.metric_records import TASKS, RecordWriter, read_records
 from anytime_jax.corpus.vocabulary_interface import Vocabulary
 from anytime_jax.errors import InputError, nearest, needs_extra
 from anytime_jax.models.decoder import Params
@@ -272,7 +272,7 @@ def record_scores(run: SavedRun, weights: str, tasks: Tasks, scores: Sequence[Ta
     config = dataclasses.replace(run.config, directory=str(run.run_dir), log=log)
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     try:
-        with run_json.lock(run.run_dir):
+        with run_ownership.lock(run.run_dir):
             last = max([run.step, *(row.step for row in read_records(run.run_dir))])
             writer = RecordWriter(run.run_dir, None, {"started": now})
             writer.amend(run.step, run.tokens, values)

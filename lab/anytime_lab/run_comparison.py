@@ -6,7 +6,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from anytime_jax import plotting
+from anytime_jax import figure_style
 from anytime_jax.averaging import LIVE
 from anytime_jax.checkpoints.run_json import is_same_evaluation, read_run_file
 from anytime_jax.commands import loss_figure
@@ -65,11 +65,11 @@ def draw(directory: Path, runs: Sequence[Snapshot]) -> Path:
             label = f"{name}, {weights}".replace("$", r"\$")  # not mathematics
             if label.startswith("_"):  # the legend leaves such labels out
                 label = rf"$\_${label[1:]}"
-            color = plotting.PALETTE[i % 6]
+            color = figure_style.PALETTE[i % 6]
             axes.plot(x, y, marker=".", color=color, linestyle=line, label=label)
     axes.set_ylabel("validation loss (nats per token)")
     loss_figure.draw_frame(axes, columns=2)
-    return plotting.save(figure, storage_path(directory) / FILE, dpi=140)
+    return figure_style.save(figure, storage_path(directory) / FILE, dpi=140)
 
 
 def _by_name(runs: Sequence[Snapshot]) -> dict[str, Snapshot]:

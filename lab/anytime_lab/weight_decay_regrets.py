@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from anytime_jax.checkpoints.record_files import read_records
+from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.commands.rich_console import open_console
-from anytime_jax.config.settings import OPTIMIZERS
+from anytime_jax.config.run_settings import OPTIMIZERS
 from anytime_jax.errors import InputError
 from anytime_jax.models import decoder
 from anytime_jax.optimizers.weight_decay import parse_g

@@ -8,7 +8,7 @@ import pytest
 from run_command import run_command
 
 from anytime_jax import api
-from anytime_jax.checkpoints.record_files import read_records
+from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.models import decoder
 from anytime_jax.training.evaluator import EvaluationRequest
 from anytime_jax.weights import saved_run, saved_run_evaluators

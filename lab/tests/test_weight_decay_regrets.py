@@ -8,7 +8,7 @@ import synthetic_study
 from paths import REPOSITORY
 from run_command import run_command
 
-from anytime_jax.checkpoints.record_files import Row
+from anytime_jax.checkpoints.metric_records import Row
 from anytime_lab import weight_decay_regrets
 from anytime_lab.study.plan import Study, chain, grid, runs, seeds, values
 from anytime_lab.study.results import Results

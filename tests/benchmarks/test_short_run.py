@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from anytime_jax.checkpoints.record_files import Row
+from anytime_jax.checkpoints.metric_records import Row
 from anytime_jax.errors import RunError
 from benchmarks import short_run
 

@@ -36,9 +36,9 @@ from anytime_jax.checkpoints.checkpoint_reader import (
 )
 from anytime_jax.checkpoints.manager import CheckpointManager, restore_checkpoint
 from anytime_jax.checkpoints.retention import RetentionPolicy
-from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.config.clock import Clock
 from anytime_jax.errors import RunError
+from anytime_jax.train_state import TrainState
 
 # Reads of damaged files leave coroutines behind, which warn when they are garbage-collected.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

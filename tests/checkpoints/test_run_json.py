@@ -12,7 +12,7 @@ import pytest
 import small_run
 from run_files import run_file
 
-from anytime_jax.checkpoints import run_json
+from anytime_jax.checkpoints import run_json, run_ownership
 from anytime_jax.checkpoints.run_json import (
     BranchPoint,
     Evaluation,
@@ -32,7 +32,7 @@ def test_run_file_is_written_alone_and_read_back(tmp_path):
     content = run_file(
         identity={"seed": 0, "schedule.peak": 1e-2},
         config={"model": {"layers": 2}},
-        start=run_json.new_start("id"),
+        start=run_ownership.new_start("id"),
         evaluated=Evaluation(64, {"web": ("a", 0.5), "code": ("b", 0.5)}),
         evaluation_changes=(change,),
         stages=(stage,),
@@ -47,7 +47,9 @@ def test_run_file_is_written_alone_and_read_back(tmp_path):
 def test_every_setting_of_another_run_is_named(tmp_path):
     saved = run_file(identity={"seed": 0, "b2": 0.9, "old": 1, "same": "x"})
     with pytest.raises(InputError) as error:
-        run_json.check_identity(tmp_path, saved, {"seed": 1, "b2": 0.95, "new": 2, "same": "x"})
+        run_ownership.check_identity(
+            tmp_path, saved, {"seed": 1, "b2": 0.95, "new": 2, "same": "x"}
+        )
     for change in ("b2 was 0.9, is 0.95", "new was", "old was", "seed was"):
         assert change in str(error.value)
     assert "same was" not in str(error.value)
@@ -56,58 +58,58 @@ def test_every_setting_of_another_run_is_named(tmp_path):
 def test_lock_rejects_a_second_process_until_the_first_ends(tmp_path):
     code = (
         "import pathlib, sys; from anytime_jax.checkpoints import run_json\n"
-        "with run_json.lock(pathlib.Path(sys.argv[1])): pass"
+        "with run_ownership.lock(pathlib.Path(sys.argv[1])): pass"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
-    with run_json.lock(tmp_path):
-        assert run_json.is_locked(tmp_path)
+    with run_ownership.lock(tmp_path):
+        assert run_ownership.is_locked(tmp_path)
         second = subprocess.run(command, capture_output=True, text=True)
         holder = locks.holder(tmp_path / "lock")
     assert "in use by another process" in second.stderr
     assert holder in second.stderr
-    assert not run_json.is_locked(tmp_path)
+    assert not run_ownership.is_locked(tmp_path)
     assert subprocess.run(command).returncode == 0
 
 
 def test_readers_may_ask_for_the_lock_at_the_same_time(tmp_path):
-    with run_json.lock(tmp_path):
+    with run_ownership.lock(tmp_path):
         (tmp_path / "lock").chmod(0o444)  # as for other users
-        assert run_json.is_locked(tmp_path)
+        assert run_ownership.is_locked(tmp_path)
     with (tmp_path / "lock").open() as file:
         fcntl.flock(file, fcntl.LOCK_SH)
-        assert not run_json.is_locked(tmp_path)
+        assert not run_ownership.is_locked(tmp_path)
 
 
 def test_pipe_in_place_of_the_lock_is_no_lock(tmp_path):
     os.mkfifo(tmp_path / "lock")
-    assert not run_json.is_locked(tmp_path)
+    assert not run_ownership.is_locked(tmp_path)
 
 
 def test_link_in_place_of_the_lock_is_refused(tmp_path):
     target = tmp_path / "target"
     target.write_text("mine")
     (tmp_path / "lock").symlink_to(target)
-    with pytest.raises(InputError, match="lock"), run_json.lock(tmp_path):
+    with pytest.raises(InputError, match="lock"), run_ownership.lock(tmp_path):
         pass
-    assert not run_json.is_locked(tmp_path)
+    assert not run_ownership.is_locked(tmp_path)
     assert target.read_text() == "mine"
 
 
 def test_start_is_confirmed_until_another_begins(tmp_path):
-    first, second = (run_file(id=x, start=run_json.new_start(x)) for x in ("first", "second"))
+    first, second = (run_file(id=x, start=run_ownership.new_start(x)) for x in ("first", "second"))
     run_json.write_run_file(tmp_path, first)
-    run_json.confirm(tmp_path, "first")
+    run_ownership.confirm(tmp_path, "first")
     run_json.write_run_file(tmp_path, first.resumed(second, 4))
-    run_json.confirm(tmp_path, "second")
+    run_ownership.confirm(tmp_path, "second")
     assert (run_json.run_id(tmp_path), run_json.start_id(tmp_path)) == ("first", "second")
     with pytest.raises(RunError, match=rf"process {os.getpid()} on {socket.gethostname()}"):
-        run_json.confirm(tmp_path, "first")
+        run_ownership.confirm(tmp_path, "first")
     for start, kind in (("first", LostRunError), ("second", BucketError)):
-        with pytest.raises(kind), run_json.explain_lost_run(tmp_path, start):
+        with pytest.raises(kind), run_ownership.explain_lost_run(tmp_path, start):
             raise BucketError("a file of a save is gone")
     (tmp_path / "run.json").unlink()
     with pytest.raises(RunError, match="removed"):
-        run_json.confirm(tmp_path, "second")
+        run_ownership.confirm(tmp_path, "second")
 
 
 @pytest.mark.parametrize(

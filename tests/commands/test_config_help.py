@@ -7,7 +7,7 @@ from paths import REPOSITORY
 from run_command import run_command
 
 from anytime_jax.commands import train
-from anytime_jax.config.settings import all_settings
+from anytime_jax.config.run_settings import all_settings
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from anytime_jax.checkpoints.record_files import read_records
+from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.commands import evaluate
 
 

@@ -3,7 +3,7 @@
 import matplotlib.image
 import pytest
 
-from anytime_jax.checkpoints.record_files import Row
+from anytime_jax.checkpoints.metric_records import Row
 from anytime_jax.commands import loss_figure
 
 

@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from anytime_jax.checkpoints.record_files import Row
+from anytime_jax.checkpoints.metric_records import Row
 from anytime_jax.commands.loss_table import (
     evaluated_rows,
     gain_limits,

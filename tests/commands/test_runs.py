@@ -10,7 +10,7 @@ from run_files import run_file
 
 from anytime_jax import __version__
 from anytime_jax.checkpoints import checkpoint_reader, run_json
-from anytime_jax.checkpoints.record_files import read_records
+from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.commands import runs
 
 

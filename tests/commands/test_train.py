@@ -9,7 +9,7 @@ import pytest
 import small_run
 from small_run import write_config
 
-from anytime_jax.checkpoints.record_files import read_records
+from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.commands import loss_figure, train
 
 # Signals

@@ -8,7 +8,7 @@ from anytime_jax import plugins, schedules
 from anytime_jax.config import run_config
 from anytime_jax.config.kinds import EVERY_PACKAGE, NOBODY
 from anytime_jax.config.model import MODELS
-from anytime_jax.config.settings import OPTIMIZERS, SCHEDULES, all_settings
+from anytime_jax.config.run_settings import OPTIMIZERS, SCHEDULES, all_settings
 from anytime_jax.errors import InputError
 from configs import quickstart
 

@@ -12,7 +12,7 @@ import re
 import numpy as np
 import pytest
 
-from anytime_jax.config import fields, run_config
+from anytime_jax.config import run_config, settings_reader
 from anytime_jax.config.kinds import NOBODY
 from anytime_jax.errors import InputError
 from configs import quickstart
@@ -190,7 +190,12 @@ ODD = [
 
 @pytest.mark.parametrize("value", ODD, ids=range(len(ODD)))
 def test_any_value_of_any_setting_is_taken_or_refused_in_one_line(value):
-    for name in [*fields.flatten(quickstart.get_config().to_dict()), "model", "data", "averages"]:
+    for name in [
+        *settings_reader.flatten(quickstart.get_config().to_dict()),
+        "model",
+        "data",
+        "averages",
+    ]:
         try:
             run_config.build(changed("", name, value), trust=NOBODY)
         except InputError as error:

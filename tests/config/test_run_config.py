@@ -6,10 +6,10 @@ import functools
 import pytest
 
 from anytime_jax import schedules
-from anytime_jax.config import fields, other_names, run_config
+from anytime_jax.config import other_names, run_config, settings_reader
 from anytime_jax.config.clock import Stop
 from anytime_jax.config.kinds import NOBODY
-from anytime_jax.config.settings import OPTIMIZERS, Settings, all_settings
+from anytime_jax.config.run_settings import OPTIMIZERS, Settings, all_settings
 from anytime_jax.errors import InputError
 from configs import optimizers
 from configs import quickstart as quickstart_file
@@ -64,7 +64,7 @@ def test_quickstart():
 )
 def test_word_of_another_trainer_is_answered(name, answer):
     settings = quickstart()
-    fields.change(Settings, settings, {name: fields.Text("1")})
+    settings_reader.change(Settings, settings, {name: settings_reader.Text("1")})
     with pytest.raises(InputError, match=rf"^config\.{name}\b.*: .*\b{answer}\b"):
         run_config.build(settings, trust=NOBODY)
 

@@ -11,9 +11,9 @@ from ml_collections import ConfigDict
 
 from anytime_jax import schedules
 from anytime_jax.commands import config_file
-from anytime_jax.config import fields, run_config, seesaw
+from anytime_jax.config import run_config, seesaw, settings_reader
 from anytime_jax.config.kinds import NOBODY
-from anytime_jax.config.settings import Settings
+from anytime_jax.config.run_settings import Settings
 from anytime_jax.errors import InputError
 from anytime_jax.training.branching import check_inheritance
 from configs import quickstart
@@ -39,7 +39,7 @@ def settings(kind, schedule=None, **changes):
     config.stop = "4x"
     source = config.to_dict()
     changes = {k.replace("__", "."): v for k, v in changes.items()}
-    fields.change(Settings, source, changes)
+    settings_reader.change(Settings, source, changes)
     return source
 
 

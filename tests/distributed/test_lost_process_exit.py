@@ -14,7 +14,7 @@ from run_processes import Processes
 from small_run import write_config
 
 from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader
-from anytime_jax.checkpoints.record_files import read_records
+from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.distributed import processes
 
 STEPS = 24

@@ -10,7 +10,7 @@ from run_processes import Processes
 from small_run import write_config
 
 from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader
-from anytime_jax.checkpoints.record_files import read_records
+from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.distributed import processes
 from anytime_jax.errors import InputError
 
@@ -52,7 +52,7 @@ def test_two_processes_write_one_run(dataset, tmp_path):
     assert both.output(0).count("80 tokens in 10 windows") == 2
     assert sorted(losses(tmp_path / "run")) == list(range(1, 7))
     assert len(list((tmp_path / "run" / "records").iterdir())) == 1
-    assert checkpoint_metadata(tmp_path / "run", 6)["samples"] == 6 * small_run.BATCH
+    assert checkpoint_metadata(tmp_path / "run", 6).samples == 6 * small_run.BATCH
     assert both.output(1) == ""
 
 
@@ -85,7 +85,7 @@ def test_two_processes_train_the_single_process_run(dataset, tmp_path):
     assert sorted(losses(run)) == list(range(1, STEPS + 1))
     for name in ("train/loss", *(f"eval/{x}/loss" for x in ("last", *small_run.AVERAGES))):
         assert losses(run, name) == pytest.approx(losses(single, name), abs=TOLERANCE)
-    samples = [checkpoint_metadata(x, STEPS)["samples"] for x in (run, single)]
+    samples = [checkpoint_metadata(x, STEPS).samples for x in (run, single)]
     assert samples == [STEPS * small_run.BATCH] * 2
     assert len(list((run / "records").iterdir())) == 2  # one a start
     assert both.output(1) == ""
@@ -108,7 +108,7 @@ def test_signal_to_one_process_saves_once_on_all(name, index, dataset, tmp_path)
     both.succeed()
     last = checkpoint_listing.saved_steps(tmp_path / "run")[-1]
     assert f"saved at {last:,} steps" in both.output(0)
-    assert checkpoint_metadata(tmp_path / "run", last)["samples"] == last * small_run.BATCH
+    assert checkpoint_metadata(tmp_path / "run", last).samples == last * small_run.BATCH
 
 
 @pytest.mark.slow

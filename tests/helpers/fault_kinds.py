@@ -23,7 +23,7 @@ from training_runs import bits
 
 from anytime_jax.commands import dispatch
 from anytime_jax.commands.argument_parser import Parser
-from anytime_jax.config.settings import all_settings
+from anytime_jax.config.run_settings import all_settings
 from anytime_jax.storage.files import remove_directory
 from anytime_jax.storage.paths import storage_path
 

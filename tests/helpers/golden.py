@@ -18,7 +18,7 @@ from paths import REPOSITORY
 
 from anytime_jax.checkpoints.tree_names import flatten_by_name
 from anytime_jax.commands import config_file
-from anytime_jax.config.settings import OPTIMIZERS
+from anytime_jax.config.run_settings import OPTIMIZERS
 from anytime_jax.distributed.sharding import UNCONSTRAINED
 from anytime_jax.models import decoder
 from anytime_jax.training.optimizer import make_optimizer

@@ -9,7 +9,7 @@ from paths import REPOSITORY
 from anytime_jax import plugins
 from anytime_jax.commands import argument_parser, dispatch
 from anytime_jax.config import python_files
-from anytime_jax.config.settings import all_settings
+from anytime_jax.config.run_settings import all_settings
 
 # What a test of the documentation does not have.
 NEEDS = {

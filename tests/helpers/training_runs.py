@@ -11,7 +11,7 @@ from wrapped_step import WrappedStep
 
 from anytime_jax.checkpoints.checkpoint_reader import ARRAY_ITEMS
 from anytime_jax.checkpoints.manager import restore_checkpoint
-from anytime_jax.checkpoints.record_files import TIMINGS, read_records
+from anytime_jax.checkpoints.metric_records import TIMINGS, read_records
 from anytime_jax.config.run_config import Config
 from anytime_jax.data.windows import Windows
 from anytime_jax.distributed import sharding

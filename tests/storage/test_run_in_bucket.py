@@ -17,7 +17,7 @@ from training_runs import bits, records, start, updates
 from anytime_jax import api
 from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader
 from anytime_jax.checkpoints.checkpoint_listing import saved_steps
-from anytime_jax.checkpoints.record_files import (
+from anytime_jax.checkpoints.metric_records import (
     RecordWriter,
     read_records,
     read_starts,

@@ -8,10 +8,10 @@ import shutil
 import pytest
 from training_runs import bits, start
 
-from anytime_jax.checkpoints import run_json
+from anytime_jax.checkpoints import run_json, run_ownership
 from anytime_jax.checkpoints.checkpoint_listing import saved_steps
 from anytime_jax.checkpoints.checkpoint_reader import verify_checkpoint
-from anytime_jax.checkpoints.record_files import read_records
+from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.storage.json_files import json_digest
 from anytime_jax.training.loop import Outcome
@@ -96,7 +96,7 @@ def test_start_that_was_overtaken_saves_nothing_more(dataset, tmp_path):
         calls.append(None)
         if len(calls) == 6:
             content = run_json.read_run_file(run)
-            start = run_json.new_start("another")
+            start = run_ownership.new_start("another")
             run_json.write_run_file(run, dataclasses.replace(content, start=start))
         return False
 

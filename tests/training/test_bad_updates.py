@@ -11,8 +11,8 @@ import pytest
 import small_run
 
 from anytime_jax import averaging, schedules
-from anytime_jax.checkpoints.train_state import TrainState
 from anytime_jax.models import decoder
+from anytime_jax.train_state import TrainState
 from anytime_jax.training.bad_updates import LOSS_WINDOW, get_guard_state
 from anytime_jax.training.optimizer import make_optimizer
 

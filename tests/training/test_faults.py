@@ -15,7 +15,7 @@ from training_runs import EVAL_NAMES, bits, records, saved, start
 from wrapped_step import WrappedStep
 
 from anytime_jax.checkpoints.checkpoint_listing import saved_steps
-from anytime_jax.checkpoints.record_files import RecordWriter
+from anytime_jax.checkpoints.metric_records import RecordWriter
 from anytime_jax.distributed import processes
 from anytime_jax.errors import ProcessLostError, RunError
 from anytime_jax.storage.json_files import json_digest

@@ -17,7 +17,7 @@ from tensorboardX.proto import event_pb2
 from anytime_jax.checkpoints import run_json
 from anytime_jax.config import run_config
 from anytime_jax.config.kinds import NOBODY
-from anytime_jax.config.settings import LogConfig
+from anytime_jax.config.run_settings import LogConfig
 from anytime_jax.errors import InputError
 from anytime_jax.training import metric_rows, recorder
 from anytime_jax.training.metric_rows import AHEAD, MetricRows

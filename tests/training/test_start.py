@@ -7,7 +7,7 @@ import pytest
 import small_run
 from run_files import run_file
 
-from anytime_jax.checkpoints import run_json
+from anytime_jax.checkpoints import run_json, run_ownership
 from anytime_jax.checkpoints.manager import CheckpointManager
 from anytime_jax.errors import InputError
 from anytime_jax.training import loop
@@ -39,18 +39,18 @@ def test_run_that_fails_is_in_the_way_of_no_other(owner, function, dataset, tmp_
     config = small_run.config(tmp_path / "run", dataset.path)
 
     def fail(*unused, **options):
-        assert run_json.is_locked(tmp_path / "run")
+        assert run_ownership.is_locked(tmp_path / "run")
         raise Injected
 
     with monkeypatch.context() as patch:
         patch.setattr(owner, function, fail)
         with pytest.raises(Injected), start(config):
             pytest.fail("the loop would have begun")
-    assert not run_json.is_locked(tmp_path / "run")
+    assert not run_ownership.is_locked(tmp_path / "run")
     with contextlib.suppress(Injected), start(config) as run:
         assert (run.plan.step, run.plan.stop) == (0, 10)
         raise Injected
-    assert not run_json.is_locked(tmp_path / "run")
+    assert not run_ownership.is_locked(tmp_path / "run")
 
 
 def contents(folder):
@@ -81,7 +81,7 @@ def test_foreign_directory_stays_as_it_is(owner, dataset, tmp_path):
 
 def test_identity_is_compared_under_the_lock(dataset, tmp_path, monkeypatch):
     """Another process makes the directory its own after this one has found it empty."""
-    run, lock = tmp_path / "run", run_json.lock
+    run, lock = tmp_path / "run", run_ownership.lock
     other = run_file(identity={"seed": 5})
 
     @contextlib.contextmanager

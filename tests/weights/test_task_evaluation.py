@@ -15,8 +15,8 @@ from local_tasks import make_documents, write_tasks
 from paths import REPOSITORY
 from training_runs import start
 
-from anytime_jax.checkpoints import run_json
-from anytime_jax.checkpoints.record_files import read_records
+from anytime_jax.checkpoints import run_ownership
+from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.commands import evaluate, export, runs
 from anytime_jax.corpus.file_source import FileSource
 from anytime_jax.corpus.preparation import prepare
@@ -184,7 +184,7 @@ def test_scores_join_the_records_at_the_step_of_the_weights(run, tasks, command)
 def test_run_in_training_keeps_its_records(run, tasks, command):
     before = read_records(run)
     words = (f"--run={run}", f"--tasks={tasks['choose']}", "--weights", "f6.25")
-    with run_json.lock(run):
+    with run_ownership.lock(run):
         status, out, _ = command(evaluate, *words)
     assert status == 0
     assert "not recorded" in out

@@ -10,7 +10,7 @@ import numpy as np
 from anytime_jax.averaging import LIVE
 from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.tables import Table, numbers
-from anytime_lab import figure_style
+from anytime_lab import schedule_styles
 from anytime_lab.forecast.forecast_calibration import Outcome
 from anytime_lab.table_text import to_csv
 
@@ -82,7 +82,7 @@ def _draw(path: Path, outcomes: Sequence[Outcome]) -> Path:
     # The import takes half a second, and a command may draw nothing.
     from matplotlib.figure import Figure
 
-    from anytime_jax import plotting
+    from anytime_jax import figure_style
 
     priors = list(dict.fromkeys(x.prior for x in outcomes))
     figure = Figure(figsize=(5.2 * len(priors), 5.0), layout="constrained")
@@ -99,8 +99,8 @@ def _draw(path: Path, outcomes: Sequence[Outcome]) -> Path:
                 [x.actual for x in part],
                 [x.loss for x in part],
                 [[x.loss - x.low for x in part], [x.high - x.loss for x in part]],
-                fmt=figure_style.MARKERS[i],
-                color=plotting.PALETTE[i],
+                fmt=schedule_styles.MARKERS[i],
+                color=figure_style.PALETTE[i],
                 markersize=3,
                 linewidth=0.6,
                 label=name.replace("averages", "f25"),
@@ -111,7 +111,7 @@ def _draw(path: Path, outcomes: Sequence[Outcome]) -> Path:
         axes.set_ylabel("forecast and its 80% interval")
         axes.grid(alpha=0.3)
         axes.legend(frameon=False, loc="upper left")
-    return plotting.save(figure, path, dpi=140)
+    return figure_style.save(figure, path, dpi=140)
 
 
 def _ranges(outcomes: Sequence[Outcome]) -> list[tuple[str, str, str, list[Outcome]]]:

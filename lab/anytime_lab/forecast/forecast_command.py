@@ -22,8 +22,8 @@ from rich.console import Console
 
 from anytime_jax.commands import argument_parser, config_file
 from anytime_jax.commands.rich_console import open_console
-from anytime_jax.config import fields
-from anytime_jax.config.settings import SCHEDULES
+from anytime_jax.config import settings_reader
+from anytime_jax.config.run_settings import SCHEDULES
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.schedules import Schedule
 from anytime_jax.storage.files import make_writable_directory
@@ -219,7 +219,7 @@ def _decay(text: str) -> DecayPlan:
         if not 1 <= len(numbers) <= 2:
             raise ValueError("give SHAPE:FRACTION or SHAPE:FRACTION:FLOOR, as linear:0.1")
         values = (
-            fields.setting_type(float).read(name, fields.Text(number))
+            settings_reader.setting_type(float).read(name, settings_reader.Text(number))
             for name, number in zip(("fraction", "floor"), numbers, strict=False)
         )
         return DecayPlan(shape, *values)  # pyright: ignore[reportArgumentType]
@@ -235,9 +235,9 @@ def _schedule(text: str) -> tuple[Schedule, int]:
         name, _, value = part.partition("=")
         if name in settings:
             raise argparse.ArgumentTypeError(f"{text} gives {name} twice: give it once")
-        settings[name] = fields.Text(value)
+        settings[name] = settings_reader.Text(value)
     try:
-        schedule = fields.read_kind(SCHEDULES, settings).build()
+        schedule = settings_reader.read_kind(SCHEDULES, settings).build()
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text}: {error}") from error
     return schedule, schedule.warmup_end

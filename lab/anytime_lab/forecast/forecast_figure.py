@@ -11,11 +11,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from anytime_jax import plotting
+from anytime_jax import figure_style
 from anytime_jax.averaging import LIVE
 from anytime_jax.commands.loss_figure import draw_frame
 from anytime_jax.storage.paths import storage_path
-from anytime_lab import figure_style
+from anytime_lab import schedule_styles
 from anytime_lab.forecast.forecast_subject import Subject
 from anytime_lab.forecast.run_forecast import FARTHEST, Estimate, RunForecast
 
@@ -25,7 +25,9 @@ _PAST = 4  # the figure begins where the run was shorter by this factor
 
 def draw(directory: str | Path, subject: Subject, forecast: RunForecast) -> Path:
     """Draws a forecast as `forecast.png`; returns its path."""
-    return plotting.save(make_figure(subject, forecast), storage_path(directory) / FILE, dpi=140)
+    return figure_style.save(
+        make_figure(subject, forecast), storage_path(directory) / FILE, dpi=140
+    )
 
 
 def make_figure(subject: Subject, forecast: RunForecast) -> Figure:
@@ -44,7 +46,7 @@ def _draw(axes: Axes, subject: Subject, forecast: RunForecast) -> None:
 
     now = forecast.history.step
     best = forecast.label
-    colors = {LIVE: "black", best: plotting.BLUE if best != LIVE else "black"}
+    colors = {LIVE: "black", best: figure_style.BLUE if best != LIVE else "black"}
     _draw_past(axes, forecast, colors, place)
     for label, color in colors.items():
         losses, low, high = forecast.path[label].T
@@ -101,7 +103,7 @@ def _draw_ends(
     """Draws losses with their intervals, shifted a little sideways to keep them apart."""
     if not points:
         return
-    style = figure_style.schedule_style(kind)
+    style = schedule_styles.schedule_style(kind)
     style["linestyle"] = "none"
     losses = np.array([x.loss for _, x in points])
     errors = [losses - [x.low for _, x in points], np.array([x.high for _, x in points]) - losses]

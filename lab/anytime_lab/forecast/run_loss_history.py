@@ -10,7 +10,7 @@ import numpy as np
 
 from anytime_jax.averaging import LIVE
 from anytime_jax.checkpoints import run_json
-from anytime_jax.checkpoints.record_files import Row, read_records
+from anytime_jax.checkpoints.metric_records import Row, read_records
 from anytime_jax.checkpoints.run_json import Evaluation
 from anytime_jax.commands.loss_table import evaluated_rows
 from anytime_jax.config.kinds import NOBODY, Trust

@@ -23,12 +23,12 @@ import numpy as np
 from anytime_jax.averaging import LIVE
 from anytime_jax.config.mesh import MeshConfig
 from anytime_jax.config.run_config import Config
-from anytime_jax.config.settings import OPTIMIZERS, all_settings
+from anytime_jax.config.run_settings import OPTIMIZERS, all_settings
 from anytime_jax.distributed import sharding
 from anytime_jax.errors import InputError
 from anytime_jax.optimizers.weight_decay import parse_g
 from anytime_jax.training import state_memory, step
-from anytime_lab.figure_style import schedule_name
+from anytime_lab.schedule_styles import schedule_name
 from anytime_lab.study.results import COSINE, GROWING, NOTE, LossCurve, Results, describe
 from anytime_lab.study.selection import (
     Gap,

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from anytime_jax.averaging import LIVE
-from anytime_jax.checkpoints import record_files, run_json
-from anytime_jax.checkpoints.record_files import Row
+from anytime_jax.checkpoints import metric_records, run_json, run_ownership
+from anytime_jax.checkpoints.metric_records import Row
 from anytime_jax.commands.loss_table import evaluated_rows, loss_table
 from anytime_jax.config.clock import Clock
 from anytime_jax.config.kinds import NOBODY, Trust
@@ -140,14 +140,14 @@ def take(run_dir: str | Path, previous: Snapshot | None = None, trust: Trust = N
     run_dir = storage_path(run_dir)
     config, run_file = run_json.read_run(str(run_dir), "--run", trust)
     # Checked before the records are read: if the process has ended, they are then complete.
-    is_training = run_json.is_locked(run_dir)
+    is_training = run_ownership.is_locked(run_dir)
     now = time.monotonic()
     change = _last_change(run_dir)
     if previous is not None and (change == previous.change or now < previous.next_reading):
         return dataclasses.replace(previous, is_training=is_training, time=time.time())
     warnings: list[str] = []
     start = time.thread_time()
-    rows = record_files.read_records(run_dir, warnings.append)
+    rows = metric_records.read_records(run_dir, warnings.append)
     seconds = time.thread_time() - start
     next_reading = now + (_REST * seconds if seconds > _SHORT else 0.0)
     horizon = config.horizon
@@ -160,5 +160,5 @@ def _last_change(run_dir: Path) -> tuple[float, int]:
 
     Equal answers mean equal records, which need not be read again. Both are 0 without records.
     """
-    versions = file_versions(run_dir / record_files.DIRECTORY).values()
+    versions = file_versions(run_dir / metric_records.DIRECTORY).values()
     return max((time for _, time in versions), default=0.0), sum(size for size, _ in versions)

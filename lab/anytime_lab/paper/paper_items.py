@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 from anytime_jax.averaging import LIVE
 from anytime_jax.checks import is_number
 from anytime_jax.tables import Column, Table, numbers
-from anytime_lab.figure_style import schedule_name
 from anytime_lab.paper import report_figures
 from anytime_lab.paper.report_figures import Series
+from anytime_lab.schedule_styles import schedule_name
 from anytime_lab.study import paper_losses
 from anytime_lab.study.results import COSINE, DECAY, LossCurve, Results, describe
 from anytime_lab.study.selection import (

@@ -1,6 +1,6 @@
 """Figures of a study: the empirical figures of the paper.
 
-`selection` and `paper_items` decide which curves are drawn, `plotting` how they look.
+`selection` and `paper_items` decide which curves are drawn, `figure_style` how they look.
 """
 
 import math
@@ -13,11 +13,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from anytime_jax import plotting
+from anytime_jax import figure_style
 from anytime_jax.averaging import LIVE
 from anytime_jax.config.clock import Clock
 from anytime_jax.formatting import format_count
-from anytime_lab import figure_style
+from anytime_lab import schedule_styles
 from anytime_lab.study import paper_losses
 from anytime_lab.study.results import COSINE
 from anytime_lab.study.selection import Gap
@@ -39,7 +39,7 @@ class Series(NamedTuple):
         if self.kind == COSINE:
             return "cosine envelope"
         average = "" if self.label == LIVE else f" + {self.label}"
-        return figure_style.schedule_name(self.kind, math) + average
+        return schedule_styles.schedule_name(self.kind, math) + average
 
 
 def draw_comparison(
@@ -60,14 +60,14 @@ def draw_comparison(
     """
     figure, (left, right) = _subplots(10.0, 4.4, 2)
     if longest_cosine:
-        style = {"color": plotting.VERMILION, "lw": 1.0, "alpha": 0.6}
+        style = {"color": figure_style.VERMILION, "lw": 1.0, "alpha": 0.6}
         left.plot(*_xy(longest_cosine), label="the longest cosine", **style)
     for each in series:
-        style = figure_style.schedule_style(each.kind)
+        style = schedule_styles.schedule_style(each.kind)
         if each.kind == COSINE:
             style["linestyle"] = "none" if longest_cosine else "-"
         left.plot(*_xy(each.losses), label=each.name(), **style)
-    right.axhline(0, color=plotting.VERMILION, lw=1.5)
+    right.axhline(0, color=figure_style.VERMILION, lw=1.5)
     multiples = sorted(series[0].losses)
     for i, each in enumerate(series[1:]):
         # Shifts error bars, so that they do not overlap.
@@ -79,7 +79,7 @@ def draw_comparison(
             [gap.mean for gap in gaps],
             stderr if any(stderr) else None,
             capsize=3,
-            **figure_style.schedule_style(each.kind),
+            **schedule_styles.schedule_style(each.kind),
         )
     _finish(figure, clock, multiples, {left: _LOSS, right: _GAP}, legend_columns=5)
     if model:
@@ -98,7 +98,7 @@ def _draw_published(
     hollow = {"lw": 0.8, "markerfacecolor": "none"}
     for kind, by_multiple in numbers.items():
         losses = {m: x for m, x in by_multiple.items() if m in multiples}
-        style = {**figure_style.schedule_style(kind), **hollow}
+        style = {**schedule_styles.schedule_style(kind), **hollow}
         axes.plot(*_xy(losses), **style, alpha=0.7)
     label = f"hollow: the paper, {model}"
     handles = axes.plot([], [], label=label, color="0.3", marker="o", **hollow)
@@ -117,12 +117,12 @@ def draw_cosine_transfer(
     """
     figure, (axes,) = _subplots(5.4, 4.2)
     greys = np.linspace(0.72, 0.25, len(cosines))
-    dashes = (*plotting.DASHES[:4], (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
+    dashes = (*figure_style.DASHES[:4], (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
     longer = [(horizon, losses) for horizon, losses in sorted(cosines.items()) if len(losses) > 1]
     for i, (horizon, losses) in enumerate(longer):
         style = {"ls": dashes[i % 6], "color": str(greys[i])}
         axes.plot(*_xy(losses), ".", label=f"cosine tuned for {horizon:g}×", **style)
-    style = figure_style.schedule_style(COSINE)
+    style = schedule_styles.schedule_style(COSINE)
     axes.plot(*_xy(envelope), label="cosine envelope", zorder=5, **style)
     _finish(figure, clock, envelope, {axes: _LOSS}, legend_columns=2)
     return figure
@@ -154,7 +154,7 @@ def draw_setting_transfer(
         axes.set_xticks(range(len(multiples)), [f"{m:g}×" for m in multiples])
         axes.set_yticks(range(len(rows)), list(rows), fontsize=9)
         axes.set_xlabel("evaluated at")
-        axes.set_title(figure_style.schedule_name(kind), fontsize=10)
+        axes.set_title(schedule_styles.schedule_name(kind), fontsize=10)
     panels[0].set_ylabel("selected at")
     label = "loss minus envelope (nats)"
     figure.colorbar(panels[0].images[0], ax=list(panels), shrink=0.9, label=label)
@@ -171,13 +171,13 @@ def draw_alphas(
     Source: the alpha-sensitivity figure of the paper.
     """
     figure, (left, right) = _subplots(10.0, 4.2, 2)
-    shades = figure_style.shades(len(curves))
+    shades = schedule_styles.shades(len(curves))
     for i, (alpha, losses) in enumerate(sorted(curves.items())):
         label = rf"$\alpha$ = {alpha:,g} ({alpha / clock.chinchilla_steps:.2g}×)"
-        style = {"color": shades[i], "marker": figure_style.MARKERS[i % 8], "label": label}
+        style = {"color": shades[i], "marker": schedule_styles.MARKERS[i % 8], "label": label}
         left.plot(*_xy(losses), **style)
         right.plot(*_xy({m: x - envelope[m] for m, x in losses.items()}), **style)
-    right.axhline(0, color=plotting.VERMILION, lw=1.5)
+    right.axhline(0, color=figure_style.VERMILION, lw=1.5)
     multiples = {m for losses in curves.values() for m in losses}
     _finish(figure, clock, multiples, {left: _LOSS, right: _GAP}, legend_columns=4)
     return figure
@@ -192,21 +192,21 @@ def draw_averages(
     """
     figure, panels = _subplots(2.9 * len(losses) + 0.6, 3.9, len(losses))
     multiples = sorted({m for by_multiple in losses.values() for m in by_multiple})
-    shades = figure_style.shades(len(multiples))
+    shades = schedule_styles.shades(len(multiples))
     for axes, (kind, by_multiple) in zip(panels, losses.items(), strict=True):
         for i, m in enumerate(multiples):
             if by_label := by_multiple.get(m):
                 indices = [j for j, label in enumerate(labels) if label in by_label]
                 gains = [by_label[labels[j]] - by_label[LIVE] for j in indices]
-                style = {"color": shades[i], "marker": figure_style.MARKERS[i % 8], "ms": 5}
+                style = {"color": shades[i], "marker": schedule_styles.MARKERS[i % 8], "ms": 5}
                 axes.plot(indices, gains, label=f"{m:g}×", **style)
         axes.axhline(0, color="black", lw=0.8)
         axes.set_xticks(range(len(labels)), labels, rotation=45)
-        axes.set_title(figure_style.schedule_name(kind), fontsize=10)
+        axes.set_title(schedule_styles.schedule_name(kind), fontsize=10)
         axes.grid(alpha=0.3)
     panels[0].set_ylabel("loss minus the live weights' loss (nats)")
     panels[(len(panels) - 1) // 2].set_xlabel("weights evaluated: the widest average first")
-    figure_style.legend_below(figure, max(panels, key=lambda x: len(x.lines)), columns=8)
+    schedule_styles.legend_below(figure, max(panels, key=lambda x: len(x.lines)), columns=8)
     return figure
 
 
@@ -214,7 +214,7 @@ def draw_decay_ends(clock: Clock, changes: Mapping[str, Mapping[float, float]]) 
     """Draws changes of the loss by description, which starts with the kind of schedule."""
     figure, (axes,) = _subplots(5.4, 3.9)
     for name, losses in changes.items():
-        axes.plot(*_xy(losses), label=name, **figure_style.schedule_style(name.split(",")[0]))
+        axes.plot(*_xy(losses), label=name, **schedule_styles.schedule_style(name.split(",")[0]))
     axes.axhline(0, color="black", lw=0.8)
     multiples = {m for losses in changes.values() for m in losses}
     _finish(figure, clock, multiples, {axes: "change of the loss (nats)"}, legend_columns=2)
@@ -247,4 +247,4 @@ def _finish(
         axes.set_xlabel(f"training budget (1× = {tokens} tokens)")
         axes.set_ylabel(y_label)
         axes.grid(alpha=0.3)
-    figure_style.legend_below(figure, next(iter(y_labels)), columns=legend_columns)
+    schedule_styles.legend_below(figure, next(iter(y_labels)), columns=legend_columns)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from anytime_jax import plotting
+from anytime_jax import figure_style
 from anytime_jax.storage.atomic import atomic_write
 from anytime_lab import html_page
 from anytime_lab.paper.paper_items import ReportItem
@@ -60,7 +60,7 @@ def _write_item(directory: Path, name: str, item: ReportItem, pdf: bool) -> list
     if item.draw is None:
         return [table]
     figure, kinds = item.draw(), ("png", "pdf") if pdf else ("png",)
-    return [*(plotting.save(figure, directory / f"{name}.{kind}") for kind in kinds), table]
+    return [*(figure_style.save(figure, directory / f"{name}.{kind}") for kind in kinds), table]
 
 
 def _section(name: str, item: ReportItem, files: Sequence[Path]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from anytime_jax import plotting
+from anytime_jax import figure_style
 from anytime_jax.checkpoints.retention import retention_policy
 from anytime_jax.commands import argument_parser, run_options
 from anytime_jax.commands.rich_console import open_console
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     console.print(_table(stored, best))
     figure = draw(windows, stored, best, f"{saved.config.name}, step {saved.step:,}")
     for kind in ("png", "pdf"):
-        path = plotting.save(figure, output / f"readout_{saved.step}.{kind}")
+        path = figure_style.save(figure, output / f"readout_{saved.step}.{kind}")
         console.print(f"wrote {path}")
     selected, verdict = judge(stored, best)
     console.print(f"{verdict}: {_weights_option(selected)}")
@@ -165,16 +165,16 @@ def draw(
     figure = Figure(figsize=(6.4, 4.4), layout="constrained")
     axes = figure.add_subplot()
     fs = [_f(x) for x in windows]
-    axes.plot(fs, [x.loss for x in windows], "-", color=plotting.BLUE, label="measured on")
+    axes.plot(fs, [x.loss for x in windows], "-", color=figure_style.BLUE, label="measured on")
     axes.plot(fs, [x.selection_loss for x in windows], ":", color="#999999", label="selected on")
     averages = {_f(x): x.loss for x in stored if x.name.startswith("f")}
-    axes.plot([*averages], [*averages.values()], "o", color=plotting.BLUE, label="stored")
+    axes.plot([*averages], [*averages.values()], "o", color=figure_style.BLUE, label="stored")
     for readout in best:
         if readout.name.startswith("f="):
-            f, style = _f(readout), {"color": plotting.VERMILION, "markersize": 12}
+            f, style = _f(readout), {"color": figure_style.VERMILION, "markersize": 12}
             axes.plot(f, readout.loss, "*", label=f"best f = {f:.3g}", **style)
         else:
-            color = plotting.GREEN if readout is best[-1] else plotting.PURPLE
+            color = figure_style.GREEN if readout is best[-1] else figure_style.PURPLE
             axes.axhline(readout.loss, color=color, linestyle="--", label=_label(readout))
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from anytime_jax.checkpoints import run_json
+from anytime_jax.checkpoints import run_ownership
 from anytime_jax.data.dataset_info import METADATA_NAME
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_duration
@@ -175,7 +175,7 @@ class LocalExecutor:
             for task in self._pending
             if task.run.trunk not in unfinished
             and task.config.data.path not in preparing
-            and not run_json.is_locked(task.run.run_dir)
+            and not run_ownership.is_locked(task.run.run_dir)
         )
         return next(ready, None)
 
@@ -194,7 +194,7 @@ class LocalExecutor:
         task, elapsed = process.task, format_duration(time.monotonic() - process.started)
         if task.is_finished:
             self._record_finished(task, f"in {elapsed}")
-        elif run_json.is_locked(task.run.run_dir):
+        elif run_ownership.is_locked(task.run.run_dir):
             self._pending.append(task)  # another process has locked the run first
         elif not (self._signals and status in _INTERRUPTED):
             log = log_file(self._study, task.run.name)

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from anytime_jax.averaging import LIVE
-from anytime_jax.checkpoints import checkpoint_listing, record_files, run_json
+from anytime_jax.checkpoints import checkpoint_listing, metric_records, run_json
 from anytime_jax.checkpoints.run_json import RunFile
-from anytime_jax.config.fields import flatten
+from anytime_jax.config.settings_reader import flatten
 from anytime_jax.data.dataset_info import load_dataset
 from anytime_jax.errors import InputError
 from anytime_jax.formats import model_reader
@@ -53,7 +53,7 @@ class PackedRecords:
         self._packed = {
             run.name: run.run_dir
             for run in archive.runs
-            if not run.note and record_files.segments(run.run_dir)
+            if not run.note and metric_records.segments(run.run_dir)
         }
         self._fingerprint = functools.cache(_fingerprint)
         self._weights_digest = functools.cache(model_reader.weights_digest)
@@ -135,7 +135,7 @@ class PackedRecords:
 
     def _find_missing(self, task: StudyTask) -> str:
         """Says which evaluation at the stop is missing in the packed records of a run, or ""."""
-        rows = record_files.read_records(self._packed[task.run.name])
+        rows = metric_records.read_records(self._packed[task.run.name])
         values = next((row.values for row in rows if row.step == task.stop_step), {})
         labels = [LIVE, *task.config.averaging_rules]
         missing = [label for label in labels if f"eval/{label}/loss" not in values]
@@ -188,9 +188,9 @@ class PackedRecords:
         with tempfile.TemporaryDirectory(prefix=".records-", dir=run_dir.parent) as scratch:
             new = Path(scratch, "run")
             run_json.write_run_file(new, run_file)
-            (new / record_files.DIRECTORY).mkdir()
+            (new / metric_records.DIRECTORY).mkdir()
             for segment, content in _read_segments(self._packed[task.run.name]).items():
-                with atomic_write(new / record_files.DIRECTORY / segment) as part:
+                with atomic_write(new / metric_records.DIRECTORY / segment) as part:
                     part.write_bytes(content)
             try:
                 os.rename(new, run_dir)  # fails unless the target is missing or empty
@@ -230,4 +230,4 @@ def _fingerprint(path: str) -> str:
 
 
 def _read_segments(run_dir: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in record_files.segments(run_dir)}
+    return {path.name: path.read_bytes() for path in metric_records.segments(run_dir)}

@@ -23,10 +23,10 @@ from typing import Any, TypeVar
 from ml_collections import ConfigDict
 
 from anytime_jax.checks import require_choice
-from anytime_jax.config import fields, run_config
+from anytime_jax.config import run_config, settings_reader
 from anytime_jax.config.kinds import EVERY_PACKAGE, Trust
 from anytime_jax.config.run_config import Config
-from anytime_jax.config.settings import Settings, group_names
+from anytime_jax.config.run_settings import Settings, group_names
 from anytime_jax.errors import InputError, nearest
 from anytime_jax.storage.paths import absolute_path, is_address, storage_path
 from anytime_lab.study import paper_losses
@@ -204,7 +204,7 @@ def _make_run(
 ) -> StudyRun:
     settings = copy.deepcopy(config if isinstance(config, dict) else config.to_dict())
     own = {"name": name, "run_dir": f"{root}/{name}"}
-    fields.change(Settings, settings, {**change, **own})
+    settings_reader.change(Settings, settings, {**change, **own})
     # A ConfigDict sorts its keys, and a dictionary that is a value, such as {"2x": ...}, does not.
     options = {"convert_dict": False, "type_safe": False}
     groups = {

@@ -18,7 +18,7 @@ import numpy as np
 
 from anytime_jax.averaging import LIVE, label_order
 from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_json
-from anytime_jax.checkpoints.record_files import (
+from anytime_jax.checkpoints.metric_records import (
     Row,
     count_before,
     describe_missing,
@@ -27,8 +27,8 @@ from anytime_jax.checkpoints.record_files import (
 from anytime_jax.checks import is_number
 from anytime_jax.commands.loss_table import evaluated_rows
 from anytime_jax.config.clock import BRANCH_FRACTION, Clock
-from anytime_jax.config.fields import flatten
 from anytime_jax.config.run_config import Config
+from anytime_jax.config.settings_reader import flatten
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.optimizers.weight_decay import parse_g
 from anytime_lab.study.plan import Study, StudyRun

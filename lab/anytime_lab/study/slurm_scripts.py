@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from anytime_jax.checkpoints import run_json
+from anytime_jax.checkpoints import run_ownership
 from anytime_jax.data.dataset_info import METADATA_NAME
 from anytime_jax.errors import InputError
 from anytime_jax.storage.atomic import atomic_write
@@ -92,7 +92,7 @@ def _check(unfinished: Sequence[StudyTask]) -> None:
                 f"config.data.path = {str(data)!r} of {task.run.name} holds no prepared data: "
                 "prepare them first (docs/data.md), so that no two tasks do"
             )
-        if run_json.is_locked(task.run.run_dir):
+        if run_ownership.is_locked(task.run.run_dir):
             raise InputError(
                 f"{task.run.name} is being trained now: wait for it, or leave it out with --only"
             )

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from anytime_jax.checkpoints import record_files, run_json
+from anytime_jax.checkpoints import metric_records, run_json
 from anytime_jax.checkpoints.run_json import Start
 from anytime_jax.config import python_files
 from anytime_jax.config.kinds import NOBODY, Trust
@@ -123,7 +123,7 @@ def pack(study: Study, path: Path) -> Path:
     with atomic_write(path) as part, tarfile.open(part, "w:xz", preset=9) as tar:
         _add(tar, PLAN, _plan_json(study).encode("utf-8"))
         for run in study.runs:
-            segments = record_files.segments(run.run_dir)
+            segments = metric_records.segments(run.run_dir)
             run_file = run_json.read_run_file(run.run_dir)
             if not segments or run_file is None:
                 continue
@@ -136,7 +136,7 @@ def pack(study: Study, path: Path) -> Path:
             content = json.dumps(dataclasses.asdict(packed)).encode("utf-8")
             _add(tar, f"{run.name}/{run_json.RUN_FILE}", content)
             for segment in segments:
-                name = f"{run.name}/{record_files.DIRECTORY}/{segment.name}"
+                name = f"{run.name}/{metric_records.DIRECTORY}/{segment.name}"
                 _add(tar, name, segment.read_bytes())
     return path
 

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_json
-from anytime_jax.checkpoints.record_files import is_evaluated
+from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader, run_json, run_ownership
+from anytime_jax.checkpoints.metric_records import is_evaluated
 from anytime_jax.checkpoints.retention import checkpoint_bytes, retention_policy
 from anytime_jax.checkpoints.run_json import Evaluation, RunFile
 from anytime_jax.config.run_config import Config
@@ -154,7 +154,7 @@ def _naming(study: Study, run: StudyRun) -> Iterator[None]:
 def _check_directory(task: StudyTask, saved: RunFile | None, fingerprints: dict[str, str]) -> None:
     """Checks that the run directory is new or the run's own, and that all runs share their data."""
     if saved is None:
-        run_json.check_identity(task.run.run_dir, None, {})
+        run_ownership.check_identity(task.run.run_dir, None, {})
         return
     fingerprint = saved.fingerprint
     if not task.config.branch.data:
@@ -166,7 +166,7 @@ def _check_directory(task: StudyTask, saved: RunFile | None, fingerprints: dict[
             "directories away"
         )
     expected = expected_identity(task, saved.identity, fingerprint)
-    run_json.check_identity(task.run.run_dir, saved, expected)
+    run_ownership.check_identity(task.run.run_dir, saved, expected)
 
 
 def check_evaluation(

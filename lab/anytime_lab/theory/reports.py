@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from anytime_jax import plotting
+from anytime_jax import figure_style
 from anytime_jax.averaging import LIVE
 from anytime_jax.checks import LARGEST_COUNT, require, require_count, require_positive
 from anytime_jax.schedules import Power
 from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.tables import Table, numbers
 from anytime_jax.weights.post_hoc_averages import LastFraction
-from anytime_lab import figure_style
+from anytime_lab import schedule_styles
 from anytime_lab.theory.comparison import (
     ENVELOPE,
     MULTIPLIERS,
@@ -160,7 +160,7 @@ def write_comparison(level: NoiseComparison, directory: Path) -> list[Path]:
         ],
     }
     return [
-        plotting.save(_plot_gaps(level), directory / "compare.png", dpi=130),
+        figure_style.save(_plot_gaps(level), directory / "compare.png", dpi=130),
         write_finite_json(directory / "compare.json", content),
     ]
 
@@ -171,11 +171,11 @@ def _plot_gaps(level: NoiseComparison) -> Figure:
     figure = Figure(figsize=(9.0, 4.6), layout="constrained")
     axes = figure.subplots()
     families = level.comparison.families
-    for color, family in zip(figure_style.shades(len(families), 0.95), families, strict=True):
+    for color, family in zip(schedule_styles.shades(len(families), 0.95), families, strict=True):
         run = level.best(family)
         label = f"{family.name} ({run.average})"
         axes.plot(lengths, 1 + run.gaps, "o-", color=color, ms=3, lw=1.3, label=label)
-    colors = plotting.VERMILION, plotting.PURPLE, plotting.ORANGE
+    colors = figure_style.VERMILION, figure_style.PURPLE, figure_style.ORANGE
     names = [name for name in level.baseline_gaps if name != ENVELOPE]
     for color, name in zip(colors, names, strict=True):
         gaps, label = level.baseline_gaps[name], f"{name}, tuned at each"
@@ -183,7 +183,7 @@ def _plot_gaps(level: NoiseComparison) -> Figure:
     axes.axhline(1, color="black", lw=1)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    figure_style.plain_log_ticks(axes)
+    schedule_styles.plain_log_ticks(axes)
     axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
     axes.set_xlabel("updates")
     axes.set_ylabel("excess risk / risk of the cosine tuned there")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from anytime_jax import plotting
+from anytime_jax import figure_style
 from anytime_jax.averaging import Uniform
 from anytime_jax.checks import is_number, require, require_choice, require_count, require_directory
 from anytime_jax.errors import InputError
@@ -22,7 +22,7 @@ from anytime_jax.schedules import Power
 from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.tables import Table
 from anytime_jax.weights.post_hoc_averages import LastFraction
-from anytime_lab import figure_style
+from anytime_lab import schedule_styles
 from anytime_lab.table_text import to_csv
 from anytime_lab.theory.convergence_rates import fitted_exponent, minimax_exponent
 from anytime_lab.theory.parallel_risks import Progress, RiskArguments, compute_risks
@@ -32,7 +32,7 @@ from anytime_lab.theory.risk import Risks, largest_error, require_noise
 from anytime_lab.theory.tracked_averages import Average, track
 
 RUNNING = Uniform().label
-_COLORS = {"constant": plotting.BLUE, "inverse_sqrt": plotting.VERMILION}
+_COLORS = {"constant": figure_style.BLUE, "inverse_sqrt": figure_style.VERMILION}
 # Exponents of the decay of horizon-free schedules, by name. Update t uses count t - 1, so that
 # `Power(peak, gamma)`, whose alpha is 1, is peak / t^gamma.
 GAMMAS: Mapping[str, float] = {"constant": 0.0, "inverse_sqrt": 0.5}
@@ -172,8 +172,8 @@ def make_figures(config: FigureConfig, progress: Progress) -> tuple[list[Path], 
     for noise in config.noise:
         at_noise = [run for run in runs if run.noise == noise]
         running, averages = (out / f"synthetic_{noise:g}{x}.png" for x in ("", "_averages"))
-        files.append(plotting.save(_plot_running(config, noise, at_noise), running, dpi=130))
-        files.append(plotting.save(_plot_averages(config, noise, at_noise), averages, dpi=110))
+        files.append(figure_style.save(_plot_running(config, noise, at_noise), running, dpi=130))
+        files.append(figure_style.save(_plot_averages(config, noise, at_noise), averages, dpi=110))
     return files, _table(config, summary)
 
 
@@ -232,7 +232,7 @@ def _plot_running(config: FigureConfig, noise: float, runs: Sequence[SelectedRun
     for panel, problem in zip(axes.flat, config.problems, strict=True):
         curves = [run for run in runs if (run.problem, run.average) == (problem, RUNNING)]
         for run in curves:
-            label = f"{figure_style.schedule_name(run.schedule)}, $c = {run.multiplier:g}$"
+            label = f"{schedule_styles.schedule_name(run.schedule)}, $c = {run.multiplier:g}$"
             panel.plot(run.steps, run.risks, color=_COLORS[run.schedule], label=label)
         best = min(curves, key=lambda run: run.risks[-1])
         late = best.steps >= config.select_at
@@ -240,7 +240,7 @@ def _plot_running(config: FigureConfig, noise: float, runs: Sequence[SelectedRun
         rate = 0.7 * best.risks[late][0] * decay ** -minimax_exponent(problem.a, problem.b)
         panel.plot(best.steps[late], rate, "k--", lw=1, label=r"$N^{-(b-1)/\max(a,b)}$")
         panel.axvline(config.select_at, color="0.6", lw=0.8, ls=":")
-        figure_style.plain_log_ticks(panel)
+        schedule_styles.plain_log_ticks(panel)
         panel.set_title(f"a = {problem.a:g}, b = {problem.b:g}", fontsize=10)
         panel.legend(fontsize=8, frameon=False)
     return figure
@@ -252,7 +252,7 @@ def _plot_averages(config: FigureConfig, noise: float, runs: Sequence[SelectedRu
     title, y_label = "every average over the running one", "risk / risk of the running average"
     figure, axes = _panels(config, len(rows), noise, title, y_label)
     labels = list(dict.fromkeys(run.average for run in runs))
-    shades = dict(zip(labels, figure_style.shades(len(labels), 0.95), strict=True))
+    shades = dict(zip(labels, schedule_styles.shades(len(labels), 0.95), strict=True))
     for k, (ratio, name) in enumerate(rows):
         for panel, a in zip(axes[k], config.capacity, strict=True):
             key = a, a * ratio, name
@@ -264,10 +264,10 @@ def _plot_averages(config: FigureConfig, noise: float, runs: Sequence[SelectedRu
                 color = "black" if label == RUNNING else shades[label]
                 panel.plot(run.steps[late], relative, color=color, label=label, lw=1.2)
             panel.axvline(config.select_at, color="0.6", lw=0.8, ls=":")
-            figure_style.plain_log_ticks(panel)
-            schedule = figure_style.schedule_name(name)
+            schedule_styles.plain_log_ticks(panel)
+            schedule = schedule_styles.schedule_name(name)
             panel.set_title(f"{schedule}, a = {a:g}, b = {a * ratio:g}", fontsize=10)
-    figure_style.legend_below(figure, axes[0, 0], columns=8)
+    schedule_styles.legend_below(figure, axes[0, 0], columns=8)
     return figure
 
 

@@ -15,8 +15,8 @@ from typing import Any
 from anytime_jax.checkpoints import run_json
 from anytime_jax.commands import argument_parser, config_file
 from anytime_jax.commands.rich_console import open_console
-from anytime_jax.config.fields import flatten
 from anytime_jax.config.run_config import Config
+from anytime_jax.config.settings_reader import flatten
 from anytime_jax.errors import InputError, format_value
 from anytime_jax.models import decoder
 from anytime_jax.tables import Column, Table

@@ -8,7 +8,7 @@ import pytest
 import synthetic_study
 
 from anytime_jax.checkpoints import run_json
-from anytime_jax.checkpoints.record_files import Row
+from anytime_jax.checkpoints.metric_records import Row
 from anytime_jax.checkpoints.run_json import Evaluation, EvaluationChange
 from anytime_jax.config import run_config
 from anytime_jax.config.kinds import NOBODY

@@ -11,7 +11,7 @@ from paths import HELPERS, REPOSITORY
 from run_files import run_file
 
 from anytime_jax.checkpoints import run_json
-from anytime_jax.checkpoints.record_files import RecordWriter
+from anytime_jax.checkpoints.metric_records import RecordWriter
 from anytime_jax.checkpoints.run_json import BranchPoint
 from anytime_lab.study import local_executor, study_files
 

@@ -4,7 +4,7 @@ from run_files import run_file
 from synthetic_study import CLOCK, make_study
 
 from anytime_jax.checkpoints import run_json
-from anytime_jax.checkpoints.record_files import RecordWriter
+from anytime_jax.checkpoints.metric_records import RecordWriter
 
 LABELS = ("last", "f6.25", "f12.5", "f25", "f50", "f100")
 

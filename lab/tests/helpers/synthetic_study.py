@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 from run_files import run_file
 
 from anytime_jax.checkpoints import run_json
-from anytime_jax.checkpoints.record_files import RecordWriter
+from anytime_jax.checkpoints.metric_records import RecordWriter
 from anytime_jax.checkpoints.run_json import BranchPoint
 from anytime_jax.config.clock import Clock
 from anytime_lab.study import study_files

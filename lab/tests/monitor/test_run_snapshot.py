@@ -8,16 +8,16 @@ import time
 import pytest
 from synthetic_run import RecordedRun
 
-from anytime_jax.checkpoints import record_files, run_json
+from anytime_jax.checkpoints import metric_records, run_ownership
 from anytime_jax.errors import InputError
 from anytime_lab.monitor import run_snapshot
 
 
 def test_process_that_trains_is_told_from_one_that_ended(tmp_path):
     RecordedRun(tmp_path).add(60)
-    segment = record_files.segments(tmp_path)[0]
+    segment = metric_records.segments(tmp_path)[0]
     os.utime(segment, (time.time() - 720,) * 2)
-    with run_json.lock(tmp_path):
+    with run_ownership.lock(tmp_path):
         training = run_snapshot.take(tmp_path)
     assert training.is_training
     assert "12m 00s" in training.describe_process()
@@ -38,7 +38,7 @@ def test_run_at_its_horizon_is_finished(tmp_path):
 def test_records_are_read_again_only_if_they_changed(tmp_path, monkeypatch):
     def add(step):
         run.add(step)
-        os.utime(record_files.segments(tmp_path)[-1], (1000, 1000))  # clocks may not tell writes
+        os.utime(metric_records.segments(tmp_path)[-1], (1000, 1000))  # clocks may not tell writes
 
     run = RecordedRun(tmp_path)
     empty = run_snapshot.take(tmp_path)
@@ -47,7 +47,7 @@ def test_records_are_read_again_only_if_they_changed(tmp_path, monkeypatch):
     first = run_snapshot.take(tmp_path, empty)
     assert first.rows[-1].step == 60
     with monkeypatch.context() as patch:
-        patch.setattr(record_files, "read_records", None)
+        patch.setattr(metric_records, "read_records", None)
         assert run_snapshot.take(tmp_path, first).rows is first.rows
     add(120)
     assert run_snapshot.take(tmp_path, first).rows[-1].step == 120

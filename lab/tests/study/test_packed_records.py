@@ -15,7 +15,7 @@ from small_study import (
     write_run,
 )
 
-from anytime_jax.checkpoints.record_files import read_records
+from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.checkpoints.run_json import read_run_file
 from anytime_lab.study import study_files
 from anytime_lab.study import sweep_command as sweep

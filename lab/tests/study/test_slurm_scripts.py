@@ -100,7 +100,7 @@ def test_array_task_trains_the_run_of_its_line(write_arrays, start, tmp_path):
 
 def test_conflicting_tasks_are_rejected(write_arrays, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(
-        "anytime_jax.checkpoints.run_json.is_locked",
+        "anytime_jax.checkpoints.run_ownership.is_locked",
         lambda path: path.name == "constant-seed=1",
     )
     assert write_arrays()[0] == 2

@@ -7,7 +7,7 @@ import pytest
 
 from anytime_jax import schedules
 from anytime_jax.averaging import Uniform
-from anytime_jax.config.fields import read
+from anytime_jax.config.settings_reader import read
 from anytime_lab.configs import theory_figure
 from anytime_lab.theory.problem import Problem
 from anytime_lab.theory.risk import excess_risk

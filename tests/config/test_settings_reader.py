@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from anytime_jax.checks import require_count
-from anytime_jax.config import fields, run_config
-from anytime_jax.config.fields import Text
+from anytime_jax.config import run_config, settings_reader
 from anytime_jax.config.kinds import NOBODY
-from anytime_jax.config.settings import Settings, all_settings
+from anytime_jax.config.run_settings import Settings, all_settings
+from anytime_jax.config.settings_reader import Text
 from anytime_jax.errors import InputError
 from configs import quickstart
 
@@ -51,35 +51,35 @@ class Whole:
 def test_values_are_read_as_their_types():
     given = {"count": 3, "rate": 1, "pair": [1, [2]], "tokens": 7, "words": "b"}
     expected = Group(3, 1.0, "b", 7, pair=(1, (2,)))
-    whole = fields.read(Whole, {"one": given})
+    whole = settings_reader.read(Whole, {"one": given})
     assert whole == Whole(expected)
     assert type(whole.one.rate) is float
-    assert fields.read(Whole, fields.to_dict(whole)) == whole
+    assert settings_reader.read(Whole, settings_reader.to_dict(whole)) == whole
 
 
 @dataclasses.dataclass(frozen=True)
 class Named:
     """Values by name, or a word."""
 
-    values: fields.ByName | Literal["all"] = ()
+    values: settings_reader.ByName | Literal["all"] = ()
 
 
 def test_dictionary_is_read_as_pairs_of_names_and_values():
     pairs = (("a", 1), ("b", (("c", (2, 3)),)))
     for given in (dict(pairs), {"a": 1, "b": {"c": [2, 3]}}, [["a", 1], ["b", [["c", [2, 3]]]]]):
-        assert fields.read(Named, {"values": given}).values == pairs
-    assert fields.read(Named, {"values": Text("{'a': 1}")}).values == pairs[:1]
-    assert fields.read(Named, {"values": "all"}).values == "all"
+        assert settings_reader.read(Named, {"values": given}).values == pairs
+    assert settings_reader.read(Named, {"values": Text("{'a': 1}")}).values == pairs[:1]
+    assert settings_reader.read(Named, {"values": "all"}).values == "all"
     for given in ("a", ("ab",), (("a", 1, 2),), ((1, 2),), (("a", 1), ("a", 2))):
         with pytest.raises(InputError, match=r"^config\.values"):
-            fields.read(Named, {"values": given})
+            settings_reader.read(Named, {"values": given})
 
 
 def test_numbers_of_numpy_are_read_as_pythons():
     given = {"count": np.int64(3), "rate": np.int32(1), "tokens": np.uint8(7)}
     given["pair"] = [np.float32(0.5), {"a": np.int64(2)}]
     expected = Group(3, 1.0, tokens=7, pair=(0.5, (("a", 2),)))
-    assert repr(fields.read(Group, given)) == repr(expected)
+    assert repr(settings_reader.read(Group, given)) == repr(expected)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_numbers_of_numpy_are_read_as_pythons():
 )
 def test_value_of_another_type_is_named(name, value):
     with pytest.raises(InputError) as caught:
-        fields.read(Whole, {"one": {"count": 1, name: value}})
+        settings_reader.read(Whole, {"one": {"count": 1, name: value}})
     assert (caught.value.setting, caught.value.value) == (f"config.one.{name}", value)
 
 
@@ -109,12 +109,12 @@ def test_value_of_another_type_is_named(name, value):
 )
 def test_unknown_and_missing_names_are_told(source, named):
     with pytest.raises(InputError, match=rf"^{named}\b.{{1,200}}$"):
-        fields.read(Whole, source)
+        settings_reader.read(Whole, source)
 
 
 def test_each_wrong_setting_is_an_error_of_its_own():
     with pytest.raises(InputError) as caught:
-        fields.read(Whole, {"one": {"rate": "x", "flag": 1}, "two": {}})
+        settings_reader.read(Whole, {"one": {"rate": "x", "flag": 1}, "two": {}})
     names = [x.setting for x in caught.value.errors]
     assert sorted(names) == ["config.one.count", "config.one.flag", "config.one.rate", "config.two"]
     copy = pickle.loads(pickle.dumps(caught.value))  # as of another process
@@ -137,7 +137,7 @@ def test_each_wrong_setting_is_an_error_of_its_own():
     ],
 )
 def test_text_is_parsed_as_the_type_of_its_setting(name, text, value):
-    group = fields.read(Group, {"count": 1, name: Text(text)})
+    group = settings_reader.read(Group, {"count": 1, name: Text(text)})
     assert getattr(group, name) == value
     assert type(getattr(group, name)) is type(value)
 
@@ -158,7 +158,7 @@ def test_text_is_parsed_as_the_type_of_its_setting(name, text, value):
 )
 def test_text_that_is_none_of_its_type_is_refused(name, text):
     with pytest.raises(InputError) as caught:
-        fields.read(Whole, {"one": {"count": 1, name: Text(text)}})
+        settings_reader.read(Whole, {"one": {"count": 1, name: Text(text)}})
     assert (caught.value.setting, caught.value.value) == (f"config.one.{name}", text)
 
 
@@ -166,8 +166,8 @@ def test_text_that_is_none_of_its_type_is_refused(name, text):
 def test_name_that_is_no_setting_is_refused(name):
     def read_changed():
         settings = {"one": {"count": 1}}
-        fields.change(Whole, settings, {name: Text("1")})
-        return fields.read(Whole, settings)
+        settings_reader.change(Whole, settings, {name: Text("1")})
+        return settings_reader.read(Whole, settings)
 
     with pytest.raises(InputError, match=rf"^config\.{name.partition('.')[0]}"):
         read_changed()
@@ -182,7 +182,10 @@ def test_entry_of_a_dictionary_is_changed_by_name():
 
 
 def test_meanings_are_those_of_the_docstring():
-    assert fields.meanings(Group) == {"count": "how many there are", "rate": "how fast; of a run"}
+    assert settings_reader.meanings(Group) == {
+        "count": "how many there are",
+        "rate": "how fast; of a run",
+    }
     missing = {name for name, x in all_settings().items() if not x.meaning}
     assert missing == set()
 
@@ -193,7 +196,7 @@ def test_meanings_are_those_of_the_docstring():
 def change(**changes):
     source = quickstart.get_config().to_dict()
     changes = {name.replace("__", "."): value for name, value in changes.items()}
-    fields.change(Settings, source, changes)
+    settings_reader.change(Settings, source, changes)
     return source
 
 

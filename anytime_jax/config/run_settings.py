@@ -15,10 +15,10 @@ from anytime_jax.checks import (
     require_fraction,
     require_positive,
 )
-from anytime_jax.config.fields import ByName, Declaration, declarations, setting
 from anytime_jax.config.kinds import Kind, Kinds
 from anytime_jax.config.mesh import MeshConfig
 from anytime_jax.config.model import MODELS, Dtype, ModelConfig
+from anytime_jax.config.settings_reader import ByName, Declaration, declarations, setting
 from anytime_jax.config.stages import check_sets
 from anytime_jax.errors import InputError
 from anytime_jax.optimizers.interface import Optimizer

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-from anytime_jax.plotting import BLUE, GREEN, PURPLE, SKY_BLUE, VERMILION
+from anytime_jax.figure_style import BLUE, GREEN, PURPLE, SKY_BLUE, VERMILION
 
 MARKERS = "os^Dv<>p"
 

@@ -10,8 +10,8 @@ import hypothesis.strategies as st
 import pytest
 
 from anytime_jax import __version__
-from anytime_jax.checkpoints import record_files
-from anytime_jax.checkpoints.record_files import RecordWriter, Row, read_records
+from anytime_jax.checkpoints import metric_records
+from anytime_jax.checkpoints.metric_records import RecordWriter, Row, read_records
 
 HEADER = f'{{"format_version": 1, "from_step": 0, "version": "{__version__}"}}'
 ROW = '{"step": %d, "tokens": 8, "values": {"a": 1.5}}'
@@ -135,7 +135,7 @@ def test_starts_are_listed_once_each(tmp_path):
         writer.amend(1, 1, {"tasks/last/one/acc": 1.0})
         writer.close()
     (tmp_path / "records" / "0099.jsonl").write_text("[1]\n")
-    starts = record_files.read_starts(tmp_path)
+    starts = metric_records.read_starts(tmp_path)
     assert [(x["started"], x["from_step"]) for x in starts] == [("first", 0), ("second", 5)]
 
 
