@@ -17,10 +17,10 @@ from anytime_jax.checkpoints.run_json import (
     BranchPoint,
     Evaluation,
     EvaluationChange,
-    LostRunError,
     StageChange,
     StageEntry,
 )
+from anytime_jax.checkpoints.run_ownership import LostRunError
 from anytime_jax.errors import BucketError, InputError, RunError
 from anytime_jax.storage import locks
 
@@ -57,7 +57,7 @@ def test_every_setting_of_another_run_is_named(tmp_path):
 
 def test_lock_rejects_a_second_process_until_the_first_ends(tmp_path):
     code = (
-        "import pathlib, sys; from anytime_jax.checkpoints import run_json\n"
+        "import pathlib, sys; from anytime_jax.checkpoints import run_ownership\n"
         "with run_ownership.lock(pathlib.Path(sys.argv[1])): pass"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]

@@ -102,7 +102,7 @@ def result(run_dir):
         if name.endswith("loss")
     }  # fmt: skip
     meta = checkpoint_reader.verify_checkpoint(run_dir / "checkpoints" / str(STEPS))
-    return losses, meta["checksums"]
+    return losses, meta.checksums
 
 
 @pytest.fixture(scope="module")

@@ -90,7 +90,7 @@ def test_identity_is_compared_under_the_lock(dataset, tmp_path, monkeypatch):
         with lock(*arguments):
             yield
 
-    monkeypatch.setattr(run_json, "lock", taken)
+    monkeypatch.setattr(run_ownership, "lock", taken)
     config = small_run.config(run, dataset.path)
     with pytest.raises(InputError, match="seed was 5"), start(config):
         pass
