@@ -61,7 +61,7 @@ class RestoredCheckpoint:
 
 
 class CheckpointManager:
-    """Manager of the checkpoints of one run directory, which this process has locked."""
+    """Manager of the checkpoints of one run directory, which the primary process has locked."""
 
     def __init__(
         self,

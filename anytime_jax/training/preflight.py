@@ -67,17 +67,14 @@ def check_start(config: Config, mesh: Mesh | None = None, fall_back: bool = Fals
 
 
 def check_paths(config: Config) -> None:
-    """Raises an InputError if the run directory, or that of the data, cannot be one."""
+    """Raises an InputError if the run directory cannot be one."""
     with within("config.run_dir"):
-        absolute = absolute_path(config.directory)
-    run_ownership.check_name(absolute, "config.run_dir", config.directory)
-    for name, path in (("run_dir", config.directory), ("data.path", config.data.path)):
-        with within(f"config.{name}"):
-            stored = storage_path(path)
-        check_directory(stored, f"config.{name} = {format_value(path)}")
-    mirrors = [TENSORBOARD] if config.log.tensorboard else []
-    parts = [checkpoint_listing.DIRECTORY, metric_records.DIRECTORY, *mirrors]
-    run_ownership.check_files(storage_path(config.directory), parts)
+        run_dir = storage_path(config.directory)
+    run_ownership.check_name(absolute_path(run_dir), "config.run_dir", config.directory)
+    check_directory(run_dir, f"config.run_dir = {format_value(config.directory)}")
+    event_files = [TENSORBOARD] if config.log.tensorboard else []
+    parts = [checkpoint_listing.DIRECTORY, metric_records.DIRECTORY, *event_files]
+    run_ownership.check_files(run_dir, parts)
 
 
 def check_agreement(config: Config, fall_back: bool) -> None:

@@ -23,7 +23,7 @@ from anytime_jax.training.plan import Plan
 from anytime_jax.training.progress import Display
 from anytime_jax.training.run_failures import LastCheckpoint
 from anytime_jax.training.step import Metrics
-from anytime_jax.training.trackers import Tracker, open_mirrors
+from anytime_jax.training.trackers import Tracker, open_trackers
 
 
 class Recorder:
@@ -53,7 +53,7 @@ class Recorder:
         self._records: RecordWriter | None = None
         self._trackers: list[Tracker] = []
         if processes.is_primary():
-            mirrors = open_mirrors(config, plan.step, display.say)
+            others = open_trackers(config, plan.step, display.say)
             header = {
                 "start": start_id,
                 "jax": jax.__version__,
@@ -61,7 +61,7 @@ class Recorder:
                 "devices": f"{plan.mesh.size} x {device.device_kind}",
             }
             self._records = RecordWriter(config.directory, plan.step, header, confirm_start)
-            self._trackers = [self._records, *mirrors]
+            self._trackers = [self._records, *others]
             missing = describe_missing(self._records.rows_before(plan.step), meta.rows, plan.step)
             if missing and last.step:
                 display.say(f"records  {missing}")

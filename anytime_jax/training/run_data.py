@@ -59,9 +59,7 @@ def open_datasets(config: Config) -> dict[str, DatasetInfo]:
         processes.wait_until_visible((storage_path(builtin) / METADATA_NAME).exists)
     datasets: dict[str, DatasetInfo] = {}
     for name, path in config.sources.items():
-        is_trunks = path in jax.tree.leaves(config.data.mixture or config.data.path)
-        setting = "config.data.mixture" if config.data.mixture else "config.data.path"
-        with within(setting if is_trunks else "config.branch.data"):
+        with within(_setting_of(config, path)):
             datasets[name] = load_dataset(path, _prepare_hint(config, path))
         prepared = datasets[name].settings.get("megabytes")
         if builtin == path and prepared not in (None, config.data.builtin_megabytes):
@@ -74,6 +72,15 @@ def open_datasets(config: Config) -> dict[str, DatasetInfo]:
     for dataset in datasets.values():
         check_fit(config, dataset)
     return datasets
+
+
+def _setting_of(config: Config, path: str) -> str:
+    """Returns the name of the setting that gives the path of a source."""
+    if path == config.data.path and not config.data.mixture:
+        return "config.data.path"
+    if path in (source for _, (source, _) in config.data.mixture):
+        return "config.data.mixture"
+    return "config.branch.data" if config.branch.data else "config.stages"
 
 
 def open_sets(config: Config, datasets: Mapping[str, DatasetInfo]) -> dict[str, DatasetInfo]:

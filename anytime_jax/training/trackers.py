@@ -111,20 +111,20 @@ class _Wandb:
         self._run.finish()
 
 
-def open_mirrors(config: Config, from_step: int, say: Callable[[str], None]) -> list[Tracker]:
+def open_trackers(config: Config, from_step: int, say: Callable[[str], None]) -> list[Tracker]:
     """Opens TensorBoard and Weights & Biases where configured, and returns them.
 
     In TensorBoard, values of earlier starts after step `from_step` are superseded. `say` is told if
     a run has no TensorBoard files because it is in a bucket.
     """
-    mirrors: list[Tracker] = []
+    trackers: list[Tracker] = []
     if config.log.wandb_project:
-        mirrors.append(_Wandb(config))
+        trackers.append(_Wandb(config))
     if config.log.tensorboard and can_append(storage_path(config.directory)):
-        mirrors.append(_TensorBoard(config, from_step))
+        trackers.append(_TensorBoard(config, from_step))
     elif config.log.tensorboard:
         say("tensorboard left out: its files grow, which files in a bucket cannot")
-    return mirrors
+    return trackers
 
 
 def check_wandb(log: LogConfig) -> None:

@@ -22,7 +22,7 @@ from anytime_jax.corpus.vocabulary_interface import Vocabulary
 from anytime_jax.errors import InputError, nearest, needs_extra
 from anytime_jax.models.decoder import Params
 from anytime_jax.models.sampling import SamplingSettings
-from anytime_jax.training.trackers import open_mirrors
+from anytime_jax.training.trackers import open_trackers
 from anytime_jax.weights.saved_run import SavedRun
 from anytime_jax.weights.text_scorer import TextScorer
 
@@ -277,9 +277,9 @@ def record_scores(run: SavedRun, weights: str, tasks: Tasks, scores: Sequence[Ta
             writer = RecordWriter(run.run_dir, None, {"started": now})
             writer.amend(run.step, run.tokens, values)
             writer.close()
-            for mirror in open_mirrors(config, last, lambda text: None):
-                mirror.write(run.step, run.tokens, values)
-                mirror.close()
+            for tracker in open_trackers(config, last, lambda text: None):
+                tracker.write(run.step, run.tokens, values)
+                tracker.close()
     except (InputError, OSError) as error:
         return f"the scores are not recorded: {error}"
     return ""

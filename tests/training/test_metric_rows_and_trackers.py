@@ -22,7 +22,7 @@ from anytime_jax.errors import InputError
 from anytime_jax.training import metric_rows, recorder
 from anytime_jax.training.metric_rows import AHEAD, MetricRows
 from anytime_jax.training.step import RELATIVE_UPDATES
-from anytime_jax.training.trackers import check_wandb, open_mirrors
+from anytime_jax.training.trackers import check_wandb, open_trackers
 
 MEANS = ("loss", "grad_norm", "clipped", "update_norm")
 NAMES = (*MEANS, "lr")
@@ -189,7 +189,7 @@ def read_events(path):
 def test_tensorboard_has_the_values(tmp_path):
     opened = small_run.config(tmp_path, log__tensorboard=True)
     threads = threading.enumerate()
-    (writer,) = open_mirrors(opened, 2, pytest.fail)
+    (writer,) = open_trackers(opened, 2, pytest.fail)
     assert threading.enumerate() == threads  # one could end, and leave the run waiting for it
     writer.write(3, 30, {"train/loss": 5.5, "lr": 0.25})
     writer.write(3, 30, {"eval/f25/loss": 5.25})
@@ -214,7 +214,7 @@ def test_run_of_wandb_belongs_to_the_directory(tmp_path, monkeypatch):
         config = small_run.config(tmp_path / study / "x", name="x/y" * 50, **log)
         if not (tmp_path / study).exists():
             run_json.write_run_file(tmp_path / study / "x", run_file(id=study))
-        (mirror,) = open_mirrors(config, 0, pytest.fail)
+        (mirror,) = open_trackers(config, 0, pytest.fail)
         mirror.write(3, 30, {"lr": 0.25})
         mirror.close()
         return types.SimpleNamespace(**wandb.init.call_args.kwargs)
