@@ -37,15 +37,18 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     data = len(devices) // fixed if config.data == -1 else config.data
     if data * fixed != len(devices):
         raise InputError(
-            f"config.mesh: a mesh of data x fsdp x tensor = {config.data} x {config.fsdp} x "
-            f"{config.tensor} does not fit {len(devices)} devices: the product must be "
-            f"{len(devices)}; data = -1 takes what the other axes leave"
+            f"a mesh of data x fsdp x tensor = {config.data} x {config.fsdp} x {config.tensor} "
+            f"does not fit {len(devices)} devices: the product must be {len(devices)}; data = -1 "
+            "takes what the other axes leave",
+            "config.mesh",
         )
     slices = len({getattr(device, "slice_index", None) for device in devices})
     if data % slices:
         raise InputError(
-            f"config.mesh.data = {data} is not a multiple of the {slices} slices of devices: only "
-            "that axis is split over slices; choose a smaller fsdp or tensor"
+            f"it is not a multiple of the {slices} slices of devices: only that axis is split over "
+            "slices; choose a smaller fsdp or tensor",
+            "config.mesh.data",
+            data,
         )
     shape, across_slices = (data // slices, config.fsdp, config.tensor), (slices, 1, 1)
     try:  # both functions order a TPU's devices by its torus, whose axes a mesh axis may split
@@ -56,7 +59,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
         else:
             grid = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
     except (ValueError, NotImplementedError) as error:
-        raise InputError(f"config.mesh: {error}") from error
+        raise InputError(str(error), "config.mesh") from error
     return Mesh(grid, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
 
 

@@ -54,8 +54,9 @@ def make_optimizer(
     method = config.optimizer.transform(run)
     if not isinstance(method, optax.GradientTransformation):
         raise InputError(
-            f"config.optimizer: transform() of {type(config.optimizer).__name__} returned "
-            f"{format_value(method)}: return an optax.GradientTransformation"
+            f"transform() of {type(config.optimizer).__name__} returned {format_value(method)}: "
+            "return an optax.GradientTransformation",
+            "config.optimizer",
         )
     clipped = optax.chain(_clip(config.clip_norm), method)
     # The averages come last: they must see the final updates.

@@ -142,14 +142,17 @@ def _check_attention(config: Config, model: ModelConfig, mesh: Mesh) -> None:
         and float(capability) < _PACKED_CAPABILITY
     ):
         raise InputError(
-            f"config.data.documents = 'mask' needs a Hopper GPU or a later one for cuDNN's packed "
-            f"layout, and this {device.device_kind} has compute capability {capability}: set "
-            "--config.model.attention=xla, whose mask takes memory of the length squared"
+            f"cuDNN's packed layout needs a Hopper GPU or a later one, and this "
+            f"{device.device_kind} has compute capability {capability}: set "
+            "--config.model.attention=xla, whose mask takes memory of the length squared",
+            "config.data.documents",
+            config.data.documents,
         )
     if need := attention.unmet_need(model.attention, model, platform, model.length):
         raise InputError(
-            f"config.model.attention = {model.attention!r} needs {need}, which this run on a "
-            f"{platform} does not have: try 'auto'"
+            f"it needs {need}, which this run on a {platform} does not have: try 'auto'",
+            "config.model.attention",
+            model.attention,
         )
 
 
@@ -217,16 +220,18 @@ def check_capacity(program: Program, run_dir: Path) -> None:
     memory = measure_state(state, config.accumulation, program.microbatches)
     if available is not None and memory.least > available:
         raise InputError(
-            f"config.model: {memory.describe(available)}, and activations come on top: choose a "
-            "larger mesh.fsdp, fewer averages or a smaller model"
+            f"{memory.describe(available)}, and activations come on top: choose a larger "
+            "mesh.fsdp, fewer averages or a smaller model",
+            "config.model",
         )
     free = free_bytes(run_dir)
     needed = checkpoint_bytes(state_bytes(state))
     if needed > free:
         raise InputError(
-            f"config.run_dir = {config.directory!r}: a checkpoint takes {format_bytes(needed)} and "
-            f"the disk has {format_bytes(free)} free: free some, choose a directory on another "
-            "disk, or a smaller config.model"
+            f"a checkpoint takes {format_bytes(needed)} and the disk has {format_bytes(free)} "
+            "free: free some, choose a directory on another disk, or a smaller config.model",
+            "config.run_dir",
+            config.directory,
         )
 
 
@@ -242,9 +247,10 @@ def check_not_lost(config: Config, run_dir: Path, step: int) -> None:
     is_removed = not is_directory(run_dir / checkpoint_listing.DIRECTORY)
     if had_saved or is_removed:
         raise InputError(
-            f"config.run_dir = {config.directory!r} has records to step {rows[-1].step:,}, but its "
-            "checkpoints are gone: put them back, choose another run_dir, or --fall-back to start "
-            "again"
+            f"it has records to step {rows[-1].step:,}, but its checkpoints are gone: put them "
+            "back, choose another run_dir, or --fall-back to start again",
+            "config.run_dir",
+            config.directory,
         )
 
 
@@ -253,7 +259,9 @@ def check_shared(run_dir: Path, start_id: str) -> None:
     with processes.fail_together():
         if not processes.wait_until_visible(lambda: run_json.start_id(run_dir) == start_id):
             raise InputError(
-                f"config.run_dir = {str(run_dir)!r} is not the same place on every host (process "
-                f"{jax.process_index()} does not see what process 0 wrote there): give a directory "
-                "on storage that all of them share"
+                f"it is not the same place on every host (process {jax.process_index()} does not "
+                "see what process 0 wrote there): give a directory on storage that all of them "
+                "share",
+                "config.run_dir",
+                str(run_dir),
             )

@@ -17,7 +17,7 @@ from anytime_jax.data.dataset_info import METADATA_NAME, DatasetInfo, load_datas
 from anytime_jax.data.prefetch import read_ahead
 from anytime_jax.data.windows import Windows, count_windows
 from anytime_jax.distributed import processes, sharding
-from anytime_jax.errors import InputError, InUseError, format_value, within
+from anytime_jax.errors import InputError, InUseError, within
 from anytime_jax.formatting import format_count, format_duration
 from anytime_jax.storage.paths import storage_path
 from anytime_jax.training.objective import DocumentRules
@@ -64,9 +64,9 @@ def open_datasets(config: Config) -> dict[str, DatasetInfo]:
         prepared = datasets[name].settings.get("megabytes")
         if builtin == path and prepared not in (None, config.data.builtin_megabytes):
             raise InputError(
-                f"config.data.builtin_megabytes = {config.data.builtin_megabytes:g}, but "
-                f"{datasets[name].path} has {prepared:g}: set that, or give another "
-                "config.data.path"
+                f"{path} has {prepared:g}: set that, or give another config.data.path",
+                "config.data.builtin_megabytes",
+                config.data.builtin_megabytes,
             )
     _check_sources(datasets)
     for dataset in datasets.values():
@@ -106,8 +106,9 @@ def _check_sources(datasets: Mapping[str, DatasetInfo]) -> None:
         _check_tokens("config.data.mixture", name, other, dataset)
         if twin := seen.get(other.fingerprint):
             raise InputError(
-                f"config.data.mixture: {name} and {twin} are the same text and split: leave one "
-                "out, and give the other the sum of their weights"
+                f"{name} and {twin} are the same text and split: leave one out, and give the other "
+                "the sum of their weights",
+                "config.data.mixture",
             )
         seen[other.fingerprint] = name
 
@@ -116,20 +117,21 @@ def _check_tokens(setting: str, name: str, dataset: DatasetInfo, first: DatasetI
     """Raises an InputError unless tokens of a dataset mean what those of the first source do."""
     if dataset.vocabulary_sha256 != first.vocabulary_sha256:
         raise InputError(
-            f"{setting}: {name} at {dataset.path} has another vocabulary than the run's data at "
-            f"{first.path}: prepare its text with --vocabulary={first.path}"
+            f"{name} at {dataset.path} has another vocabulary than the run's data at "
+            f"{first.path}: prepare its text with --vocabulary={first.path}",
+            setting,
         )
     if dataset.eos_id != first.eos_id:
         raise InputError(
-            f"{setting}: the documents of {name} at {dataset.path} end with token "
-            f"{dataset.eos_id}, and those at {first.path} with {first.eos_id}: prepare them with "
-            "the same --end-of-text"
+            f"the documents of {name} at {dataset.path} end with token {dataset.eos_id}, and those "
+            f"at {first.path} with {first.eos_id}: prepare them with the same --end-of-text",
+            setting,
         )
 
 
 def _prepare_hint(config: Config, path: str) -> str:
     data = config.data
-    if path == _builtin_path(config):
+    if path == _builtin_path(config) and _may_be_builtin(path):
         return "a start without --plan makes the built-in corpus there"
     if path != data.path:
         return "prepare it, with the vocabulary of the run's other data (see docs/data.md)"
@@ -160,14 +162,20 @@ def make_builtin(config: Config, say: Callable[[str], None]) -> None:
             _make_builtin(config, say)
 
 
+def _may_be_builtin(path: str) -> bool:
+    return storage_path(path).name.startswith(_BUILTIN_PREFIX)
+
+
 def _check_place(config: Config) -> None:
     data = config.data
-    if not storage_path(data.path).name.startswith(_BUILTIN_PREFIX):
+    if not _may_be_builtin(data.path):
         raise InputError(
-            f"config.data.path = {format_value(data.path)} has no dataset, and the built-in corpus "
-            f"is made only in a directory named {_BUILTIN_PREFIX}..., such as "
-            f"runs/data/{_BUILTIN_PREFIX}-{config.model.vocab_size}: correct the path, "
-            "prepare a dataset there (python -m anytime_jax prepare), or choose such a name"
+            f"it has no dataset, and the built-in corpus is made only in a directory named "
+            f"{_BUILTIN_PREFIX}..., such as runs/data/{_BUILTIN_PREFIX}-{config.model.vocab_size}: "
+            "correct the path, prepare a dataset there (python -m anytime_jax prepare), or choose "
+            "such a name",
+            "config.data.path",
+            data.path,
         )
 
 
@@ -226,9 +234,10 @@ def check_evaluated(config: Config, dataset: DatasetInfo) -> None:
         tokens, given = count_windows(dataset, "validation", length) * length, config.eval.tokens
         if not isinstance(given, str) and given > tokens and len(config.sets) == 1:
             raise InputError(
-                f"the validation split of {dataset.path} does not fit: config.eval.tokens = "
-                f"{given:,}, but it has {tokens:,} in windows of {length:,}: set "
-                "--config.eval.tokens=all"
+                f"the validation split of {dataset.path} has {tokens:,} in windows of {length:,}: "
+                "set --config.eval.tokens=all",
+                "config.eval.tokens",
+                given,
             )
 
 
@@ -256,9 +265,11 @@ def find_stop(config: Config, datasets: Mapping[str, DatasetInfo], step: int) ->
     dataset = datasets[source]
     available = dataset.splits["train"].windows(length)
     raise InputError(
-        f"config.stop = {config.stop!r} needs {needed:,} windows of {length:,} tokens; the dataset "
-        f"at {dataset.path} has {available:,}, enough for {clock.describe(last)}: prepare more "
-        "text, stop earlier, or repeat it with --config.data.repeat=True"
+        f"it needs {needed:,} windows of {length:,} tokens; the dataset at {dataset.path} has "
+        f"{available:,}, enough for {clock.describe(last)}: prepare more text, stop earlier, or "
+        "repeat it with --config.data.repeat=True",
+        "config.stop",
+        config.stop,
     )
 
 

@@ -131,6 +131,7 @@ def check_wandb(log: LogConfig) -> None:
     """Raises an InputError if Weights & Biases is configured and not installed."""
     if log.wandb_project and importlib.util.find_spec("wandb") is None:
         raise InputError(
-            f"config.log.wandb_project = {log.wandb_project!r} needs Weights & Biases: pip install "
-            "'anytime_jax[wandb]', or leave it empty"
+            "it needs Weights & Biases: pip install 'anytime_jax[wandb]', or leave it empty",
+            "config.log.wandb_project",
+            log.wandb_project,
         )
