@@ -171,5 +171,5 @@ def test_run_without_stop_ends_with_its_data(dataset, tmp_path):
 
 def test_rejects_stop_past_the_data(dataset, tmp_path):
     short = shortened(dataset, 13 * small_run.BATCH + 3)
-    with pytest.raises(InputError, match=r"config\.stop = '2x' .* 13 steps"):
+    with pytest.raises(InputError, match=r"config\.stop = '2x': .* 13 steps"):
         start(tmp_path, short, stop="2x")
