@@ -19,14 +19,14 @@ _TEMPORARY_SUFFIX = ".orbax-checkpoint-tmp"  # suffix of a save in progress
 # Matches names as a save writes them: 00200 is not step 200.
 _STEP = re.compile("0|[1-9][0-9]{0,9}")
 
-EntryKind = Literal["complete", "incomplete", "half-written", "set aside", "foreign"]
+EntryState = Literal["complete", "incomplete", "half-written", "set aside", "foreign"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
     """An entry of a checkpoint directory.
 
-    `step` is None for a foreign file. `kind` is "complete"; "incomplete", a step's directory that
+    `step` is None for a foreign file. `state` is "complete"; "incomplete", a step's directory that
     is empty or lacks the file that Orbax writes last; "half-written", a save in progress or one
     that was interrupted, which in a bucket lacks that file; "set aside", a damaged checkpoint; or
     "foreign".
@@ -34,7 +34,7 @@ class Entry:
 
     path: Path
     step: int | None
-    kind: EntryKind
+    state: EntryState
 
 
 def list_entries(run_dir: str | Path) -> list[Entry]:
@@ -47,22 +47,22 @@ def list_entries(run_dir: str | Path) -> list[Entry]:
 def classify(path: Path) -> Entry:
     """Returns the entry at a path, classified by its name and content."""
     step, _, suffix = path.name.partition(".")
-    kind: EntryKind = "foreign"
+    state: EntryState = "foreign"
     if _STEP.fullmatch(step) and is_directory(path):
         if not suffix and can_rename_directories(path):
-            kind = "complete" if (path / COMPLETE_MARK).exists() else "incomplete"
+            state = "complete" if (path / COMPLETE_MARK).exists() else "incomplete"
         elif not suffix:
-            kind = "complete" if (path / _LAST_MARK).exists() else "half-written"
+            state = "complete" if (path / _LAST_MARK).exists() else "half-written"
         elif f".{suffix}".startswith(_TEMPORARY_SUFFIX) and not is_link(path):
-            kind = "half-written"
+            state = "half-written"
         elif f".{suffix}".startswith(DAMAGED_SUFFIX):
-            kind = "set aside"
-    return Entry(path, None if kind == "foreign" else int(step), kind)
+            state = "set aside"
+    return Entry(path, None if state == "foreign" else int(step), state)
 
 
 def saved_steps(run_dir: str | Path) -> list[int]:
     """Returns the steps of a run's complete checkpoints in ascending order."""
-    return [x.step for x in list_entries(run_dir) if x.kind == "complete" and x.step is not None]
+    return [x.step for x in list_entries(run_dir) if x.state == "complete" and x.step is not None]
 
 
 def describe_latest(run_dir: str | Path) -> str:

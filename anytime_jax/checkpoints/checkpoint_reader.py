@@ -159,7 +159,7 @@ def verify_checkpoint(path: Path, run_file: RunFile | None = None) -> Meta:
 
 def check_complete(path: Path) -> None:
     """Raises a RunError if a checkpoint is empty or its save did not finish."""
-    if classify(path).kind in ("incomplete", "half-written"):
+    if classify(path).state in ("incomplete", "half-written"):
         raise CheckpointError(path, f"it is {'incomplete' if any(path.iterdir()) else 'empty'}")
 
 

@@ -75,10 +75,10 @@ class CheckpointManager:
         self._report = report
         if processes.is_primary():
             for entry in checkpoint_listing.list_entries(run_dir):
-                if entry.kind == "half-written":
+                if entry.state == "half-written":
                     remove_directory(entry.path)
                     report(f"removed {entry.path.name}: an interrupted save")
-                elif entry.kind == "foreign":
+                elif entry.state == "foreign":
                     report(f"ignored {entry.path}: it is not a checkpoint")
         processes.barrier()
         policies = [checkpoint_managers.LatestN(policy.rolling), _Keep(self._is_kept)]
@@ -170,7 +170,7 @@ class CheckpointManager:
         the newest good one; otherwise this raises a RunError that names the newest good one.
         """
         entries = checkpoint_listing.list_entries(self._run_dir)
-        steps = [int(x.path.name) for x in entries if x.kind in ("complete", "incomplete")]
+        steps = [int(x.path.name) for x in entries if x.state in ("complete", "incomplete")]
         while (step := processes.broadcast(steps.pop() if steps else -1)) >= 0:
             path = checkpoint_listing.checkpoint_path(self._run_dir, step)
             steps = [earlier for earlier in steps if earlier < step]

@@ -278,10 +278,10 @@ def _progress_display() -> Iterator[ProgressCallback]:
         tasks = {}
 
         def show(progress: Progress) -> None:
-            stage, done, total, tokens = progress
-            if stage not in tasks:
-                tasks[stage] = bars.add_task(stage, tokens=0)
-            bars.update(tasks[stage], completed=done, total=total, tokens=tokens)
+            activity, done, total, tokens = progress
+            if activity not in tasks:
+                tasks[activity] = bars.add_task(activity, tokens=0)
+            bars.update(tasks[activity], completed=done, total=total, tokens=tokens)
 
         yield show
 
@@ -291,9 +291,11 @@ def _print_progress() -> ProgressCallback:
 
     def show(progress: Progress) -> None:
         nonlocal last
-        stage, done, total, tokens = progress
+        activity, done, total, tokens = progress
         if time.monotonic() - last >= _LINE_SECONDS or done in (0, total):
             last = time.monotonic()
-            print(f"{stage}: {done}/{total} done, {tokens:,} tokens", file=sys.stderr, flush=True)
+            print(
+                f"{activity}: {done}/{total} done, {tokens:,} tokens", file=sys.stderr, flush=True
+            )
 
     return show

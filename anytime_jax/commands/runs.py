@@ -56,7 +56,7 @@ _RUNS = Path("runs")
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "tensorstore", "grain", "numpy")
 _VARIABLES = ("JAX_", "XLA_", "LIBTPU_", "NCCL_", "CUDA_VISIBLE_DEVICES")
 _LAST = 5  # starts and rows of the records that it has
-_KINDS = {
+_STATES = {
     "half-written": "half-written: a save in progress, or cut short by a kill",
     "set aside": "set aside as damaged",
     "foreign": "not a checkpoint: ignored",
@@ -233,10 +233,10 @@ def _inspect(
 ) -> _Listed:
     """Reads the metadata of a checkpoint, or compares its checksums."""
     size = format_bytes(checkpoint_listing.disk_usage(entry.path))
-    if entry.kind in _KINDS:
-        return _Listed(entry, size, _KINDS[entry.kind])
+    if entry.state in _STATES:
+        return _Listed(entry, size, _STATES[entry.state])
     try:
-        if verify or entry.kind == "incomplete":
+        if verify or entry.state == "incomplete":
             meta = checkpoint_reader.verify_checkpoint(entry.path, run_file)
         else:
             meta = checkpoint_reader.read_meta(entry.path, run_file)

@@ -21,10 +21,10 @@ _TASKS_PER_WORKER = 4
 class Progress(NamedTuple):
     """Number of finished tasks, including earlier starts, of all tasks, and their tokens.
 
-    The stage is "tokenizing" or "verifying"; a task is a part of the text.
+    The activity is "tokenizing" or "verifying"; a task is a part of the text.
     """
 
-    stage: str
+    activity: str
     done: int
     total: int
     tokens: int
@@ -34,7 +34,7 @@ ProgressCallback = Callable[[Progress], None]
 
 
 def run_tasks(
-    stage: str,
+    activity: str,
     tasks: Mapping[Any, Callable[[], Any]],
     finished: Mapping[Any, Any],
     workers: int | None,
@@ -43,7 +43,7 @@ def run_tasks(
     """Runs the tasks that are not finished, and returns the results of all in order.
 
     Args:
-      stage: name for the progress reports.
+      activity: name for the progress reports.
       tasks: functions, pickled if there are several workers. A result has the attribute `tokens`, a
         number for the progress reports.
       finished: results of an earlier start.
@@ -65,7 +65,7 @@ def run_tasks(
 
     def report() -> None:
         if progress:
-            progress(Progress(stage, len(results), len(tasks), tokens))
+            progress(Progress(activity, len(results), len(tasks), tokens))
 
     report()
     if workers is None:

@@ -63,7 +63,7 @@ def prepare_until_stopped(inputs, output, **options):
     """Prepares two parts of four."""
 
     def stop(progress):
-        if progress.stage == "tokenizing" and progress.done == 2:
+        if progress.activity == "tokenizing" and progress.done == 2:
             raise Stop
 
     with pytest.raises(Stop):
@@ -148,7 +148,7 @@ def test_windows_are_the_cut_concatenation(inputs, tmp_path):
     assert info.vocabulary_path.read_bytes() == (inputs / "v.model").read_bytes()
     expected = {"anytime_jax.json", "vocabulary.model", "train", "validation"}
     assert {path.name for path in info.path.iterdir()} == expected
-    assert [r.done for r in reports if r.stage == "tokenizing"] == [0, 1, 2, 3, 4]
+    assert [r.done for r in reports if r.activity == "tokenizing"] == [0, 1, 2, 3, 4]
     assert reports[-1].done == reports[-1].total
     assert load_dataset(info.path) == info == verify_dataset(info.path)
 

@@ -131,8 +131,8 @@ def test_damaged_checkpoint_is_set_aside(dataset, bucket):
     outcome, output = start(bucket, dataset, stop="1.5x", fall_back=True)
     assert outcome.step == 15
     assert "set aside as 10.damaged" in output
-    kinds = {x.path.name: x.kind for x in checkpoint_listing.list_entries(bucket)}
-    assert kinds["10.damaged"] == "set aside"
+    states = {x.path.name: x.state for x in checkpoint_listing.list_entries(bucket)}
+    assert states["10.damaged"] == "set aside"
     assert checkpoint_reader.is_intact(bucket / "checkpoints" / "15")
 
 
