@@ -68,7 +68,7 @@ def find_documents(tokens_BxL: jax.Array, end_of_text: int, most: int) -> Docume
     return Documents(jnp.minimum(before_BxL, most - 1), most)
 
 
-def unmet_need(path: Attention, config: ModelConfig, platform: str, length: int) -> str:
+def unmet_need(implementation: Attention, config: ModelConfig, platform: str, length: int) -> str:
     """Returns the first thing that an implementation needs and lacks here; empty for nothing."""
     needs = {
         "cudnn": {
@@ -86,7 +86,7 @@ def unmet_need(path: Attention, config: ModelConfig, platform: str, length: int)
             "windows of a multiple of 128 tokens": length % 128 == 0,
         },
     }
-    return next((need for need, is_met in needs.get(path, {}).items() if not is_met), "")
+    return next((need for need, is_met in needs.get(implementation, {}).items() if not is_met), "")
 
 
 def choose_implementation(config: ModelConfig, platform: str, length: int) -> Attention:
@@ -98,14 +98,14 @@ def choose_implementation(config: ModelConfig, platform: str, length: int) -> At
     On CPU, the gradient of `jax.nn.dot_product_attention` takes twice the time of the plain einsum,
     the gradient of "blocks" half of it.
     """
-    path = config.attention
-    if path == "auto":
+    implementation = config.attention
+    if implementation == "auto":
         if platform == "cpu":
             return "blocks"
-        path = "cudnn" if platform == "gpu" else "splash"
+        implementation = "cudnn" if platform == "gpu" else "splash"
         if config.dtype == "float32":
             return "xla"
-    return "xla" if unmet_need(path, config, platform, length) else path
+    return "xla" if unmet_need(implementation, config, platform, length) else implementation
 
 
 def rotary_table(
@@ -185,27 +185,29 @@ def causal_attention(
     k_BxLxGxK: jax.Array,
     v_BxLxGxK: jax.Array,
     precision: Precision,
-    path: Attention,
+    implementation: Attention,
     constrain: ShardingConstraint = UNCONSTRAINED,
     documents: Documents | None = None,
 ) -> jax.Array:
     """Returns causal softmax attention, rounded, of shape BxLxHxK.
 
-    Scores and softmax are float32; `precision` applies to the operands and the result. `path` is
-    "plain" (the reference), "blocks", "splash", or an implementation of
+    Scores and softmax are float32; `precision` applies to the operands and the result.
+    `implementation` is "plain" (the reference), "blocks", "splash", or one of
     `jax.nn.dot_product_attention`. With `documents`, tokens attend to their own document only.
     """
-    if path == "splash":
+    if implementation == "splash":
         return _splash_attention(q_BxLxHxK, k_BxLxGxK, v_BxLxGxK, precision, constrain, documents)
-    if path in ("xla", "cudnn"):
+    if implementation in ("xla", "cudnn"):
         q, k, v = (precision.round(y) for y in (q_BxLxHxK, k_BxLxGxK, v_BxLxGxK))
-        if documents is not None and path == "cudnn":
+        if documents is not None and implementation == "cudnn":
             return _packed_attention(q, k, v, documents, constrain)
         mask = None if documents is None else documents.same()
-        return jax.nn.dot_product_attention(q, k, v, mask=mask, is_causal=True, implementation=path)
+        return jax.nn.dot_product_attention(
+            q, k, v, mask=mask, is_causal=True, implementation=implementation
+        )
     length, heads = q_BxLxHxK.shape[1:3]
     k_BxLxHxK, v_BxLxHxK = (_repeat_heads(y, heads) for y in (k_BxLxGxK, v_BxLxGxK))
-    if path == "blocks":
+    if implementation == "blocks":
         return _attend_in_blocks(q_BxLxHxK, k_BxLxHxK, v_BxLxHxK, precision, documents)
     visible = jnp.tril(jnp.ones((length, length), bool))
     if documents is not None:
@@ -349,8 +351,8 @@ def cached_attention(
     shape BxMxGxK, by position; positions from `start` on are overwritten. Scores and softmax are
     float32; `precision` applies to the operands and the result.
 
-    This is always the plain path: the kernels of `jax.nn.dot_product_attention` need a mask for
-    positions not filled yet, and are optimized for more than one query.
+    This is always the plain implementation: the kernels of `jax.nn.dot_product_attention` need a
+    mask for positions not filled yet, and are optimized for more than one query.
     """
     length, capacity = q_BxLxHxK.shape[1], cache["keys"].shape[1]
     cache = {

@@ -401,9 +401,9 @@ class Block(nn.Module):
         )
         heads = (q_BxLxHxK, k_BxLxGxK, v_BxLxGxK)
         if cache is None:
-            path = choose_implementation(cfg, self.constrain.platform, L)
+            implementation = choose_implementation(cfg, self.constrain.platform, L)
             out_BxLxHxK = causal_attention(
-                *heads, self.precision, path, self.constrain, self.documents
+                *heads, self.precision, implementation, self.constrain, self.documents
             )
         else:
             out_BxLxHxK, cache = cached_attention(*heads, cache, self.position, self.precision)

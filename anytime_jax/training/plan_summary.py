@@ -121,10 +121,10 @@ def _describe_evaluation(plan: Plan) -> Iterator[str]:
 def _describe_masks(plan: Plan) -> str:
     """How documents are kept apart, and what happens if a window has more than the most."""
     config, platform = plan.config, plan.mesh.devices.flat[0].platform
-    path = choose_implementation(config.model, platform, config.model.length)
+    implementation = choose_implementation(config.model, platform, config.model.length)
     surplus = "are merged" if config.data.surplus == "merge" else "end the run"
     return (
-        f"a token attends to its own document only ({path} attention); more than "
+        f"a token attends to its own document only ({implementation} attention); more than "
         f"{config.data.most_documents} documents in a window {surplus}"
     )
 

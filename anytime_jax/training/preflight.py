@@ -133,11 +133,11 @@ def _check_attention(config: Config, model: ModelConfig, mesh: Mesh) -> None:
     """Raises an InputError if the kind of attention does not fit the devices or the length."""
     device = mesh.devices.flat[0]
     platform = device.platform
-    path = attention.choose_implementation(model, platform, model.length)
+    implementation = attention.choose_implementation(model, platform, model.length)
     capability = getattr(device, "compute_capability", None)
     if (
         config.data.documents == "mask"
-        and path == "cudnn"
+        and implementation == "cudnn"
         and capability
         and float(capability) < _PACKED_CAPABILITY
     ):
