@@ -21,7 +21,7 @@ help:  ## Show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 quickstart: $(VENV)/.installed  ## Train a small anytime model on text that is already here
-	$(HUGE_PAGES) $(BIN)/python -m anytime_jax.main --config=configs/quickstart.py
+	$(HUGE_PAGES) $(BIN)/anytime train --config=quickstart
 
 test: $(VENV)/.installed-dev  ## Run the default tests of the trainer
 	$(BIN)/python -m pytest $(DEFAULT)

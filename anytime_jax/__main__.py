@@ -1,4 +1,4 @@
-"""Command line: `python -m anytime_jax COMMAND`, or `anytime COMMAND`."""
+"""Command line: `anytime COMMAND`."""
 
 from anytime_jax.commands import interrupts
 

@@ -5,7 +5,7 @@ A distribution names one `Plugin` in the entry-point group `anytime_jax.plugins`
     [project.entry-points."anytime_jax.plugins"]
     anytime_jax = "anytime_jax.builtin_plugin:PLUGIN"
 
-Its commands are then commands of `python -m anytime_jax`, the files of its folders have names, as
+Its commands are then commands of `anytime`, the files of its folders have names, as
 in `--config=NAME`, its kinds have short names, and its classes are trusted in the files of a run.
 The module of a `Plugin` is imported by every command, so it imports little.
 """

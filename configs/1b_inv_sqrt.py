@@ -4,7 +4,7 @@
 
 Not in the paper, and never trained: no result is known. The peak and alpha are guesses from its
 300M run, to be tuned. 1x is 20 tokens for each of the 805,306,368 parameters in blocks.
-Device memory: python -m anytime_jax compile --config=configs/1b_inv_sqrt.py --topology=h100:8
+Device memory: anytime compile --config=configs/1b_inv_sqrt.py --topology=h100:8
 """
 
 from ml_collections import ConfigDict

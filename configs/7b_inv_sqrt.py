@@ -6,7 +6,7 @@ Not in the paper, and never trained: no result is known. The peak and alpha are 
 tuned. 1x is 20 tokens for each of the 6,476,005,376 parameters in blocks. The parameters are split
 over eight devices (mesh.fsdp), such as the GPUs of a host. A TPU v5p has the memory to gather all
 once an update, which is faster there: --config.mesh.fsdp=1 --config.microbatches=8.
-Device memory: python -m anytime_jax compile --config=configs/7b_inv_sqrt.py --topology=h100:8x8
+Device memory: anytime compile --config=configs/7b_inv_sqrt.py --topology=h100:8x8
 """
 
 from ml_collections import ConfigDict

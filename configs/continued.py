@@ -1,11 +1,11 @@
 r"""Continued pretraining of an existing model, as an anytime run.
 
-    python -m anytime_jax prepare --input=TEXTS --vocabulary=DIR --output=data/continued
+    anytime prepare --input=TEXTS --vocabulary=DIR --output=data/continued
     python -m anytime_jax.main --config=configs/continued.py:DIR
 
 DIR has the weights, shape and vocabulary of a model: Llama, Mistral, Qwen or OLMo 2 in the layout
-of `transformers`, OLMo in the layout of AI2's `ai2-olmo`, or an export of `python -m anytime_jax
-export`. The run starts at step 0 from these weights. docs/tutorials/continued.md has the whole way.
+of `transformers`, OLMo in the layout of AI2's `ai2-olmo`, or an export of `anytime export`.
+The run starts at step 0 from these weights. docs/tutorials/continued.md has the whole way.
 
 - Windows have 1,024 tokens, or as many as the model was trained for if these are fewer; set
   `--config.model.length` for others.

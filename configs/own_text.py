@@ -1,6 +1,6 @@
 r"""Your own text: the quickstart's small model and schedule, on a dataset that you have prepared.
 
-    python -m anytime_jax prepare --input=TEXTS --train-vocabulary=4000 --output=data/mine
+    anytime prepare --input=TEXTS --train-vocabulary=4000 --output=data/mine
     python -m anytime_jax.main --config=configs/own_text.py:data/mine
 
 Vocabulary and the size of an evaluation follow from the dataset; windows have 256 tokens, and an

@@ -2,7 +2,7 @@
 
 Their data are C4 in the vocabulary of T5, read from where both are published, 358 GB of tokens:
 
-    python -m anytime_jax prepare --config=150m_inv_sqrt
+    anytime prepare --config=150m_inv_sqrt
 
 `--config.data.text` with fewer of the 1,024 files, such as c4-train.000*, takes less.
 

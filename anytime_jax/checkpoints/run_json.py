@@ -240,7 +240,7 @@ def read_run(directory: str, setting: str, trust: Trust = NOBODY) -> tuple[Confi
     if run_file is None:
         raise InputError(
             f"it is not a run (it has no {RUN_FILE}): give the directory of a run; "
-            "python -m anytime_jax runs lists them",
+            "anytime runs lists them",
             setting,
             directory,
         )

@@ -29,7 +29,7 @@ _LABORATORY = (
 def main(program: str) -> int:
     """Runs the command named by the first argument of this process; returns the exit status.
 
-    `program` is the text before that argument, such as `python -m anytime_jax`.
+    `program` is the text before that argument, such as `anytime`.
     """
     return exit_status.run(lambda: _main(program))
 

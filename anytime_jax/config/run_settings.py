@@ -32,7 +32,7 @@ class DataConfig:
     """Source of the token windows.
 
     Attributes:
-      path: dataset written by `python -m anytime_jax prepare`, the only source of a run without a
+      path: dataset written by `anytime prepare`, the only source of a run without a
         mixture.
       mixture: sources with their datasets and weights, {"web": ("data/web", 0.7), "code":
         ("data/code", 0.3)}.

@@ -145,7 +145,7 @@ class TokenReader:
         return RunError(
             f"{directory / self._parts[dataset][number].name} tokens {first} to {first + count} "
             f"cannot be read ({reason}); copy that file again, or delete the dataset and prepare "
-            "it again (python -m anytime_jax prepare --verify "
+            "it again (anytime prepare --verify "
             f"--output={shlex.quote(str(directory))} reads all of it)"
         )
 

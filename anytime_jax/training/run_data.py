@@ -143,7 +143,7 @@ def _prepare_hint(config: Config, path: str) -> str:
     }
     words = [f"--{name}={shlex.quote(str(value))}" for name, value in options.items() if value]
     return (
-        f"prepare it: python -m anytime_jax prepare {' '.join(words)} (see docs/data.md), then run "
+        f"prepare it: anytime prepare {' '.join(words)} (see docs/data.md), then run "
         "the same command again"
     )
 
@@ -172,7 +172,7 @@ def _check_place(config: Config) -> None:
         raise InputError(
             f"it has no dataset, and the built-in corpus is made only in a directory named "
             f"{_BUILTIN_PREFIX}..., such as runs/data/{_BUILTIN_PREFIX}-{config.model.vocab_size}: "
-            "correct the path, prepare a dataset there (python -m anytime_jax prepare), or choose "
+            "correct the path, prepare a dataset there (anytime prepare), or choose "
             "such a name",
             "config.data.path",
             data.path,

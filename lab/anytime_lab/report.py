@@ -214,7 +214,7 @@ def _report_study(study: Study, arguments: argparse.Namespace, console: Console)
     if not root.is_dir():
         raise InputError(
             f"--study={arguments.study}: no run has started ({study.root} does not exist): train "
-            f"it with python -m anytime_jax sweep {shlex.quote(f'--study={arguments.study}')} --run"
+            f"it with anytime sweep {shlex.quote(f'--study={arguments.study}')} --run"
         )
     warnings: list[str] = []
     results = Results(study, arguments.average, warnings.append)

@@ -51,7 +51,7 @@ def of_optimizers(results: Results) -> dict[str, list[LossCurve]]:
     if not found:
         raise InputError(
             f"study {results.study.name}: no run without a horizon has reached "
-            f"{results.multiples[-1]:g}x: train them first (python -m anytime_jax sweep --run)"
+            f"{results.multiples[-1]:g}x: train them first (anytime sweep --run)"
         )
     return found
 

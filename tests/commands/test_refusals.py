@@ -57,7 +57,7 @@ REFUSED = {
     "train": {
         "": "--config",
         "--config=a --config=b": "--config",
-        "--config=150m_inv_sqrt": "anytime_jax prepare",  # without its data
+        "--config=150m_inv_sqrt": "anytime prepare",  # without its data
         "--config=quickstart --profile=5:5": None,
         "--config=quickstart --process=1": "--coordinator",
     },

@@ -34,7 +34,7 @@ def hang(*arguments):
     time.sleep(600)
 if sys.argv[1] == "hang":
     part_tokenization.write_part = hang
-sys.exit(dispatch.run_command("prepare", "python -m anytime_jax prepare", sys.argv[2:]))
+sys.exit(dispatch.run_command("prepare", "anytime prepare", sys.argv[2:]))
 """
 
 pytestmark = pytest.mark.usefixtures("part_per_file")

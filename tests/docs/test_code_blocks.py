@@ -33,10 +33,10 @@ def test_commands_of_the_readme_run(starts, tmp_path):
     readme = doc_blocks.runnable(REPOSITORY / "README.md", "bash")
     lines = [shlex.split(line, comments=True) for line in readme.splitlines()]
     for words in filter(None, lines):
-        assert words[0] in ("make", "pip", "python"), words
+        assert words[0] in ("make", "pip", "anytime"), words
         name, argv = "train", ["--config=configs/quickstart.py"]  # of `make quickstart`
-        if words[0] == "python":
-            name, *argv = words[3:]
+        if words[0] == "anytime":
+            name, *argv = words[1:]
         if words[0] != "pip":
             start = starts.launch(*argv, command=name, folder=folder)
             assert start.wait() == 0, start.output

@@ -48,11 +48,11 @@ def check_help(name, capsys):
         run_command(module, ["--help"])
     assert exit.value.code == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith(f"usage: python -m anytime_jax {name} ")
+    assert lines[0].startswith(f"usage: anytime {name} ")
     assert summary in " ".join(lines)
     examples = lines[lines.index("example:") + 1 :]
     assert [line.strip() for line in examples] == [
-        f"python -m anytime_jax {name} {example}".strip() for example in module.EXAMPLES
+        f"anytime {name} {example}".strip() for example in module.EXAMPLES
     ]
     for example in module.EXAMPLES:
         argument_parser.parse(module, name, shlex.split(example.partition(">")[0]))

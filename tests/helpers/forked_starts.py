@@ -122,7 +122,7 @@ class Starts:
         probe: Sequence[Any] = (),
         command: str = "train",
     ) -> Start:
-        """Starts `python -m anytime_jax COMMAND ARGV`, in a working directory.
+        """Starts `anytime COMMAND ARGV`, in a working directory.
 
         With a moment, the process kills itself there, after skipping `skip` such moments; the first
         argument must then be --config=FILE, in the folder of run and data. With a probe (module,
@@ -198,7 +198,7 @@ def _run(order: dict) -> NoReturn:
         else:
             _watch(f"{number}.phase", order["argv"], order["moment"], order["skip"])
         os.chdir(order["folder"])
-        program = f"python -m anytime_jax {order['command']}"
+        program = f"anytime {order['command']}"
         if order["command"] == "train":
             program = "python -m anytime_jax.main"
         status = dispatch.run_command(order["command"], program, order["argv"])

@@ -18,11 +18,14 @@ NEEDS = {
 }
 # A line of an output does not begin like this.
 SHELL = re.compile(
-    r"^(\$ |(\S*/)?python3?[\d.]* -|pip |make |git |pytest |anytime |sbatch |gcloud |kubectl "
+    r"^(\$ |(\S*/)?(python3?[\d.]* -|anytime )|pip |make |git |pytest |sbatch |gcloud |kubectl "
     r"|export [A-Z_]+=|[A-Z_]+=\S+ |launch/)",
     re.MULTILINE,
 )
-COMMAND = re.compile(r"^ *\$? *\S*python -m anytime_jax([. ])(\w[\w-]*) *(.*)", re.MULTILINE)
+COMMAND = re.compile(
+    r"^ *\$? *\S*(?:anytime (?P<name>[a-z][\w-]*)|python -m anytime_jax\.main) *(?P<argv>.*)",
+    re.MULTILINE,
+)
 SITE = (REPOSITORY / "mkdocs.yml").read_text("utf-8")
 
 
@@ -34,6 +37,7 @@ def check_blocks(page):
         if not block.language:
             assert not SHELL.search(block.code), f"{block}: write bash after the ticks"
             assert not block.mark, f"{block}: an output has no mark"
+        assert "python -m anytime_jax " not in block.code, f"{block}: write anytime COMMAND"
         if block.mark == "needs":
             assert {*block.reason.split(", ")} <= NEEDS, block
         if block.mark == "run by":
@@ -77,8 +81,8 @@ def read_commands(path):
     if path.suffix == ".md":
         text = "\n".join(text.split("\n```")[1::2])  # the code blocks
     for match in COMMAND.finditer(text):
-        name = "train" if match[1] == "." else match[2]
-        words = re.sub(r'"\$@"|\$\{.*\}', "", match[3].split(">")[0])
+        name = match["name"] or "train"
+        words = re.sub(r'"\$@"|\$\{.*\}', "", match["argv"].split(">")[0])
         words = re.sub(r"\$\w+", "8", words)
         yield name, tuple(shlex.split(words, comments=True))
 

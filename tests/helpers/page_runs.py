@@ -37,7 +37,9 @@ def make_checkout(folder: pathlib.Path, updates: int = 40) -> None:
     own_text = folder / "configs" / "own_text.py"
     own_text.write_text(own_text.read_text().replace("160 *", "8 *"))
     python = f'#!/bin/sh\n[ "$1 $2" = "-m venv" ] || exec "{sys.executable}" "$@"\n'
-    for name, program in {"python": python, "python3": python, "pip": "#!/bin/sh\n"}.items():
+    anytime = f'#!/bin/sh\nexec "{sys.executable}" -m anytime_jax "$@"\n'
+    programs = {"python": python, "python3": python, "pip": "#!/bin/sh\n", "anytime": anytime}
+    for name, program in programs.items():
         write_executable(folder / ".venv" / "bin" / name, program)
     (folder / ".venv" / ".installed").touch()
     write_text(folder / "my_text")

@@ -8,7 +8,7 @@ def run_command(module, argv):
     """Runs the command of a module with arguments; returns its exit status."""
     names = {command.module: name for name, command in plugins.commands().items()}
     name = names.get(module.__name__, module.__name__.rpartition(".")[2])
-    program, words = f"python -m anytime_jax {name}", [str(word) for word in argv]
+    program, words = f"anytime {name}", [str(word) for word in argv]
 
     def work():
         return module.run(argument_parser.parse(module, program, words))

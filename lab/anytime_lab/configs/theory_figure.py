@@ -1,6 +1,6 @@
-"""The paper's synthetic figures, computed exactly by `python -m anytime_jax theory`.
+"""The paper's synthetic figures, computed exactly by `anytime theory`.
 
-    python -m anytime_jax theory --config=theory_figure
+    anytime theory --config=theory_figure
 
 Linear regression with lambda_i = i^-a and (w*_i)^2 = i^-(b-a): constant and 1/sqrt(t) step sizes
 at 22 multiples of 1/tr(H), 150,000 updates, both noise levels, for the iterate, the running

@@ -1,7 +1,7 @@
 """Weight decay without a horizon: one share of the run, a fixed decay or none, at every budget.
 
-    python -m anytime_jax package-text --output=runs/data/packages
-    python -m anytime_jax sweep --study=decays --run --jobs=2
+    anytime package-text --output=runs/data/packages
+    anytime sweep --study=decays --run --jobs=2
 
 The leaderboard's decoder at a constant rate, 1x to 8x, with no decay of the matrices, three fixed
 decays and three that follow the run ("g1", "g3", "g9"), each with three peaks for AdamW and two for

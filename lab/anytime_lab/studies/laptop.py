@@ -1,7 +1,7 @@
 """The paper's experiment on a laptop: 98,304 block parameters, 1x to 8x, on built-in text.
 
-    python -m anytime_jax sweep --study=laptop --run --jobs=2
-    python -m anytime_jax report --study=laptop
+    anytime sweep --study=laptop --run --jobs=2
+    anytime report --study=laptop
 
 The cosine tuned at each horizon, the constant and the inverse square root with averages, and WSD
 branches of the constant runs; peaks of 3e-3, 1e-2 and 3e-2, and 1e-1 where the best was at the

@@ -1,7 +1,7 @@
 """The leaderboard: horizon-free methods against the tuned cosine, on packages never trained on.
 
-    python -m anytime_jax package-text --output=runs/data/packages
-    python -m anytime_jax sweep --study=leaderboard --run --jobs=2
+    anytime package-text --output=runs/data/packages
+    anytime sweep --study=leaderboard --run --jobs=2
 
 The decoder of the laptop study on the source code of 41 packages, 1x to 4x, of which nothing is
 read twice. Settings are selected with one seed by the mean loss on 12 other packages, and reported

@@ -1,8 +1,8 @@
 """The paper's 300M experiment, 1x to 16x: cosines, horizon-free runs, WSD branches.
 
-    python -m anytime_jax sweep --study=paper_300m --list
-    python -m anytime_jax sweep --study=paper_300m --run --jobs=8
-    python -m anytime_jax report --study=paper_300m
+    anytime sweep --study=paper_300m --list
+    anytime sweep --study=paper_300m --run --jobs=8
+    anytime report --study=paper_300m
 
 The sweeps are the authors'. The paper does not say from which trunks its WSD branches start; here
 every constant run has a branch at every horizon.

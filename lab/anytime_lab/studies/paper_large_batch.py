@@ -1,8 +1,8 @@
 """The paper's experiment at batch 4096 with the 150M model, 1x to 16x.
 
-    python -m anytime_jax sweep --study=paper_large_batch --list
-    python -m anytime_jax sweep --study=paper_large_batch --run --jobs=8
-    python -m anytime_jax report --study=paper_large_batch
+    anytime sweep --study=paper_large_batch --list
+    anytime sweep --study=paper_large_batch --run --jobs=8
+    anytime report --study=paper_large_batch
 
 The sweeps are the authors'. The paper does not say from which trunks its WSD branches start; here
 every constant run has a branch at every horizon.

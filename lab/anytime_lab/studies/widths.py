@@ -1,7 +1,7 @@
 """Does the best peak move with the width? Decoders of width 64, 128 and 256 at equal tokens.
 
-    python -m anytime_jax package-text --output=runs/data/packages
-    python -m anytime_jax sweep --study=widths --run --jobs=2
+    anytime package-text --output=runs/data/packages
+    anytime sweep --study=widths --run --jobs=2
 
 A constant rate to 2x of the leaderboard's budget, 3.93M tokens, read out through f12.5 and f25,
 with AdamW and Muon under the standard parametrization and under "mup" from a base of width 64,

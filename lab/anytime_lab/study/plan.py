@@ -9,7 +9,7 @@ A space is a plain list of changes, each a dict of settings by dotted name; `gri
 `chain` combine spaces. A study file has `get_study()`, which returns a `Study`, and
 `get_config(name)`, which returns the configuration of one of its runs, to train like any other:
 
-    python -m anytime_jax.main --config=configs/studies/laptop.py:constant-peak=0.01
+    anytime train --config=laptop:constant-peak=0.01
 """
 
 import copy
@@ -155,8 +155,7 @@ class Study:
         hint = nearest(name, by_name) or f"; it has {', '.join(list(by_name)[:5])}, ..."
         problem = f"has no run {name!r}" if name else "has many runs: choose one as FILE:NAME"
         raise InputError(
-            f"study {self.name} {problem}{hint} (python -m anytime_jax "
-            "sweep --study=... --list shows all)"
+            f"study {self.name} {problem}{hint} (anytime sweep --study=... --list shows all)"
         )
 
 

@@ -171,7 +171,7 @@ class Results:
         if not any(run.losses for run in self.runs):
             raise InputError(
                 f"study {study.name}: no run in {study.root} was evaluated yet: train it with "
-                "python -m anytime_jax sweep --study=... --run"
+                "anytime sweep --study=... --run"
             )
         self.all_curves = _loss_curves(self.runs)
         labels = {label for x in self.runs for losses in x.losses.values() for label in losses}

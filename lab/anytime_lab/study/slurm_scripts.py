@@ -1,6 +1,6 @@
 """Slurm job arrays for the unfinished runs of a study.
 
-`python -m anytime_jax sweep --study=FILE --slurm=DIR` writes two files and submits nothing:
+`anytime sweep --study=FILE --slurm=DIR` writes two files and submits nothing:
 
     DIR/runs.txt   one line per unfinished run: arguments of `anytime_jax.main`
     DIR/submit.sh  submits an array of the runs without a trunk, and one for each trunk's branches
@@ -116,7 +116,7 @@ def _submit_script(
         name=shlex.quote(study.name),
         count=sum(map(len, groups.values())),
         submit=shlex.quote(str(directory / _SUBMIT)),
-        command=shlex.join(["python", "-m", "anytime_jax", "sweep", *options]),
+        command=shlex.join(["anytime", "sweep", *options]),
         cwd=shlex.quote(str(Path.cwd())),
         logs=shlex.quote(str(directory)),
         script=SCRIPT,

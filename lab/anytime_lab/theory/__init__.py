@@ -2,7 +2,7 @@
 
 Begin with `problem.py` and `risk.py`. `convergence_rates.py` has what the paper proves,
 `comparison.py` anytime runs against schedules tuned at every length, `synthetic_figures.py` the
-paper's figures, and `reports.py` the tables of the command, `python -m anytime_jax theory`.
+paper's figures, and `reports.py` the tables of the command, `anytime theory`.
 
     >>> problem = theory.Problem(a=1.5, b=3.0)
     >>> runs = [schedules.Power(0.5 / problem.trace, gamma=0.5)]

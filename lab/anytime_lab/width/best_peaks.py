@@ -272,7 +272,7 @@ def make_tables(results: Results, warn: Callable[[str], None]) -> Iterator[Table
     if not peaks.rows:
         raise InputError(
             f"study {results.study.name}: no width has enough finished runs of three peaks: train "
-            "more of it (python -m anytime_jax sweep --run)"
+            "more of it (anytime sweep --run)"
         )
     yield peaks
     yield fits
