@@ -30,7 +30,7 @@ def read_example(module):
     blocks = [x for x in doc_blocks.read_blocks(PAGE) if first < x.line <= end]
     programs = [x.code for x in blocks if x.language == "python"]
     lines = "".join(x.code for x in blocks if x.language == "bash").replace("\\\n", " ")
-    return programs, [shlex.split(line)[3:] for line in lines.splitlines()]
+    return programs, [shlex.split(line)[1:] for line in lines.splitlines()]
 
 
 @pytest.fixture(scope="module")
