@@ -82,7 +82,7 @@ _SETTINGS_HEAD = """\
 | --- | --- | --- | --- | --- | --- |"""
 BLOCKS = {
     ("docs/architecture.md", "import graph"): import_graph,
-    ("README.md", "package tree"): package_tree,
+    ("docs/architecture.md", "package tree"): package_tree,
     ("docs/settings.md", "settings"): settings_tables,
 }
 
