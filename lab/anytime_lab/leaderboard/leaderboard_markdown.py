@@ -39,7 +39,7 @@ def _block(results: Results, board: Leaderboard, table: str) -> str:
     last = f"{board.multiples[-1]:g}x"
     paragraphs = [
         _facts(results),
-        _selection(results, board, last),
+        _definitions(results, board, last),
         _table(board.best, board),
         f"Other read-outs, and entries of which no settings were trained to {last}, at those "
         f"with the least gap where they got furthest. [{table}]({table}) has these tables, "
@@ -73,50 +73,65 @@ def _validation(config: Config) -> str:
     )
 
 
-def _noise(results: Results) -> str:
-    """Says what gaps are means of, what their errors are, and what selected the settings."""
-    if not results.reported_sets:
-        return (
-            "Gaps are means over seeds of the paired difference (same initial weights, same data) "
-            "± its standard error (the 95% interval is ± 4.3 of these with three seeds, ± 2.8 with "
-            "five). A single seed compares with a mean of several no better than their spread. "
-            "**Settings** were selected with the first seed, on the same validation tokens"
-        )
-    selecting = len(next(iter(results.configs.values())).sets) - len(results.reported_sets)
-    return (
-        f"Gaps are means over {len(results.reported_sets)} validation sets, and over the seeds "
-        "that did not select, of the paired difference (same initial weights, same data) ± the "
-        "larger of two standard errors: over the seeds, and by the bootstrap over the sets. With "
-        "*seeds* 0 they are the gaps of the seed that selected, without an error, which compare "
-        "with each other alone: these rows are the last ones. **Settings** "
-        "and the read-outs of the first table were selected with the first seed, by the mean of "
-        f"{selecting} other sets"
-    )
-
-
-def _selection(results: Results, board: Leaderboard, last: str) -> str:
-    reference = f"{board.reference.optimizer} with {board.reference.schedule}"
+def _definitions(results: Results, board: Leaderboard, last: str) -> str:
+    """Says what every column of the tables is, one column a line."""
     average = board.average_reference.read_out
-    return (
-        "**Gaps** are validation losses in nats per token minus the reference's: "
-        f"{reference}, tuned at each budget and read out through the live weights "
-        f"(`{board.reference.read_out}`). {_noise(results)}; "
-        f"{EDGE} marks the least or largest of several values, but not of warmups. Settings that "
-        "are words, but for warmups, make entries of their own. A schedule without a horizon is "
-        f"one trajectory for all budgets: of those trained to {last}, the one whose worst gap is "
-        "least. A schedule with a horizon has the best settings at each budget, a run for each. "
-        f"*Tried* counts all settings, including the ones not trained to {last}, *seeds* the "
-        "seeds of the gap with the fewest. Rows are sorted by the **worst** of these means, and "
-        "the first table has the read-out of each optimizer and schedule whose worst gap is least. "
-        f"*Worst to cosine {average}* is the worst gap to the tuned cosine "
-        f"read out through `{average}`, its settings selected for that, "
-        "and *worst to own* the worst gap to the same optimizer's cosine: of the live weights to "
-        f"its live weights, of an average to its `{average}`. "
-        f"*Tokens* are the tokens to the reference's loss at {last} over {last}, "
-        "interpolated in the log of the tokens. *Memory* is copies of the weights, without "
-        "the parameters and the gradient: the optimizer's state, and the average if there is one. "
-        "*Time* is the time of an update over AdamW's, without averages, for the first batch size."
+    reference = f"{board.reference.optimizer} with {board.reference.schedule}"
+    lines = [
+        f"**Reference**: {reference}, tuned at each budget and read out through the live weights "
+        f"(`{board.reference.read_out}`).",
+        *_of_gaps(results),
+        "**settings**: a schedule without a horizon is one run for all budgets: of the runs to "
+        f"{last}, the one whose largest gap is least. A schedule with a horizon has a run for each "
+        f"budget, with the best settings there. {EDGE} marks the least or the largest number that "
+        "was tried, except for warmups.",
+        f"**tried**: the number of settings, including those not trained to {last}. Where a "
+        "setting other than a warmup is a word, every word is an entry of its own.",
+        "**worst** and **mean**: the largest gap and the mean gap over the budgets. Rows are "
+        "sorted by the largest.",
+        f"**worst to cosine {average}**: the largest gap to the reference's cosine when it is read "
+        f"out through `{average}`, with settings selected for `{average}`.",
+        "**worst to own**: the largest gap to the tuned cosine of the same optimizer. Live weights "
+        f"are compared with its live weights, an average with its `{average}`.",
+        f"**tokens**: the tokens to the reference's loss at {last}, over the reference's tokens; "
+        "interpolated in the log of the tokens.",
+        "**memory**: copies of the weights in the optimizer's state, plus one for an average. "
+        "The parameters and the gradient are not counted.",
+        "**time**: the time of an update over that of AdamW, without averages, for the first batch "
+        "size.",
+    ]
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _of_gaps(results: Results) -> list[str]:
+    """Defines a gap, its error and the seeds, by what the study reports."""
+    gap = (
+        "**1x, 2x, ...**: the gap, which is the validation loss minus the reference's, in nats per "
+        "token. It is the mean"
     )
+    paired = "The two runs of a pair have the same initial weights and the same data."
+    if not results.reported_sets:
+        return [
+            f"{gap} over the seeds of the paired difference. {paired}",
+            "**±**: the standard error over the seeds. The 95% interval is ± 4.3 standard errors "
+            "with three seeds and ± 2.8 with five. A row with one seed has no error.",
+            "**Selection**: with the first seed, on the same validation tokens. The first table "
+            "has the read-out of each optimizer and schedule whose largest gap is least.",
+            "**seeds**: the number of seeds of the gap with the fewest.",
+        ]
+    sets, every = len(results.reported_sets), len(next(iter(results.configs.values())).sets)
+    return [
+        f"{gap} over {sets} validation sets, and over the seeds that did not select, of the "
+        f"paired difference. {paired}",
+        "**±**: the larger of two standard errors: over the seeds, and by the bootstrap over the "
+        "sets.",
+        f"**Selection**: with the first seed, by the mean loss on {every - sets} other sets. The "
+        "first table has the read-out of each optimizer and schedule whose largest gap is least "
+        "there.",
+        "**seeds**: the number of seeds of the gap with the fewest. With 0 seeds, the gaps are "
+        "those of the seed that selected, on the reported sets: they have no error, and compare "
+        "with each other alone. These rows come last.",
+    ]
 
 
 def _table(standings: Sequence[Standing], board: Leaderboard) -> str:
