@@ -1,0 +1,86 @@
+"""The tables by which the pages of evidence begin, recomputed from the packed records."""
+
+import re
+
+import pytest
+from lab_paths import EVIDENCE
+from scipy import optimize, stats
+
+from anytime_lab.study import study_files
+from anytime_lab.study.results import COSINE, Results
+from anytime_lab.study.selection import best_at_each, closest, gap_at, losses_by_seed
+from anytime_lab.weight_decay_regrets import decay_of
+
+pytestmark = pytest.mark.slow
+
+
+def read_results(name):
+    with study_files.open_study(EVIDENCE / name) as study:
+        return Results(study)
+
+
+def read_table(page):
+    """The rows of the first table of a page."""
+    text = (EVIDENCE / page).read_text("utf-8")
+    lines = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE).group().splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def family_of(results, optimizer, kind):
+    """The curves of the seed that selects, of an optimizer's class and a kind of schedule."""
+    return next(
+        curves
+        for curves in results.families(kind)
+        if type(results.config_of(curves[0]).optimizer).__name__ == optimizer
+    )
+
+
+def cosines_of(results, optimizer, label):
+    curves = [x.read_through(label) for x in family_of(results, optimizer, COSINE)]
+    return best_at_each(curves, results.multiples)
+
+
+def true_difference_found(stderr, seeds, power=0.8):
+    """The true difference that a two-sided t test at 5% finds with this probability."""
+    edge = stats.t.ppf(0.975, seeds - 1)
+    found = optimize.brentq(lambda x: stats.nct.sf(edge, seeds - 1, x) - power, 0.1, 20)
+    return found * stderr
+
+
+def test_differences_of_the_leaderboard():
+    results = read_results("leaderboard")
+    reference = cosines_of(results, "AdamW", "last")
+    classes = {"schedule-free AdamW": "ScheduleFreeAdamW", "PACE": "Pace"}
+    for one_run, cosine, *cells, found in read_table("leaderboard.md"):
+        name, label = one_run.split(", ")
+        family = family_of(results, classes.get(name, name), "constant")
+        curve = closest([x.read_through(label) for x in family], reference, summarize=max)
+        of_cosine, of_label = cosine.replace("live", "last").split(", ")
+        cosines = cosines_of(results, of_cosine, of_label)
+        gaps = [gap_at(results, curve, m, cosines) for m in results.multiples]
+        assert cells == [f"{gap.mean:+.3f} ± {gap.half_width:.3f}" for gap in gaps], one_run
+        assert {gap.reported_seeds for gap in gaps} == {4}
+        expected = [f"{true_difference_found(gap.stderr, 4):.3f}" for gap in gaps]
+        assert found == ", ".join(expected), (one_run, cosine)
+
+
+def test_differences_of_each_seed_of_the_decays():
+    results = read_results("decays")
+    family = [x for x in results.all_curves if x.kind == "constant" and x.settings["peak"] < 0.009]
+    family = [x for x in family if type(results.config_of(x).optimizer).__name__ == "AdamW"]
+    losses = {
+        (decay_of(results, x), m): losses_by_seed(results, x, m)
+        for x in family
+        for m in results.multiples
+        if x.seed == results.runs[0].seed
+    }
+    seeds = {"1": (1, 1), "2": (2, 2), "the one that selects": results.runs[0].seed}
+    for decay, seed, *cells in read_table("decay.md"):
+        of = {
+            m: (losses[0.0 if decay == "none" else decay, m], losses[0.135, m])
+            for m in results.multiples
+        }
+        means = [
+            float((ours[seeds[seed]] - base[seeds[seed]]).mean()) for ours, base in of.values()
+        ]
+        assert cells == [f"{x:+.3f}" for x in means], (decay, seed)
