@@ -81,22 +81,18 @@ def _definitions(results: Results, board: Leaderboard, last: str) -> str:
         f"**Reference**: {reference}, tuned at each budget and read out through the live weights "
         f"(`{board.reference.read_out}`).",
         *_of_gaps(results),
-        "**settings**: a schedule without a horizon is one run for all budgets: of the runs to "
-        f"{last}, the one whose largest gap is least. A schedule with a horizon has a run for each "
-        f"budget, with the best settings there. {EDGE} marks the least or the largest number that "
-        "was tried, except for warmups.",
-        f"**tried**: the number of settings, including those not trained to {last}. Where a "
-        "setting other than a warmup is a word, every word is an entry of its own.",
-        "**worst** and **mean**: the largest gap and the mean gap over the budgets. Rows are "
-        "sorted by the largest.",
-        f"**worst to cosine {average}**: the largest gap to the reference's cosine when it is read "
-        f"out through `{average}`, with settings selected for `{average}`.",
-        "**worst to own**: the largest gap to the tuned cosine of the same optimizer. Live weights "
-        f"are compared with its live weights, an average with its `{average}`.",
+        f"**settings**: of a schedule without a horizon, those of one run to {last}: the one whose "
+        "largest gap is least. With a horizon, the best at each budget. "
+        f"{EDGE} marks the least or the largest number that was tried, except for warmups.",
+        f"**tried**: the number of settings, including those not trained to {last}.",
+        "**worst** and **mean**: the largest gap, by which rows are sorted, and the mean gap.",
+        f"**worst to cosine {average}**: the largest gap to the reference's cosine, tuned and read "
+        f"out through `{average}`.",
+        "**worst to own**: the largest gap to the tuned cosine of the same optimizer: of live "
+        f"weights to its live weights, of others to its `{average}`.",
         f"**tokens**: the tokens to the reference's loss at {last}, over the reference's tokens; "
         "interpolated in the log of the tokens.",
-        "**memory**: copies of the weights in the optimizer's state, plus one for an average. "
-        "The parameters and the gradient are not counted.",
+        "**memory**: copies of the weights in the optimizer's state, plus one for an average.",
         "**time**: the time of an update over that of AdamW, without averages, for the first batch "
         "size.",
     ]
@@ -128,9 +124,8 @@ def _of_gaps(results: Results) -> list[str]:
         f"**Selection**: with the first seed, by the mean loss on {every - sets} other sets. The "
         "first table has the read-out of each optimizer and schedule whose largest gap is least "
         "there.",
-        "**seeds**: the number of seeds of the gap with the fewest. With 0 seeds, the gaps are "
-        "those of the seed that selected, on the reported sets: they have no error, and compare "
-        "with each other alone. These rows come last.",
+        "**seeds**: the number of seeds of the gap with the fewest. With 0, the gaps are those of "
+        "the seed that selected and compare with each other alone; these rows come last.",
     ]
 
 
