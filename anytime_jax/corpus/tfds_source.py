@@ -131,7 +131,7 @@ def _read_splits(directory: str) -> Any:
 
     try:
         info = dataset_info.read_proto_from_builder_dir(directory)
-        if info.file_format != _FORMAT:
+        if info.file_format != _FORMAT:  # TFRecord has checksums that its readers do not compare
             raise ValueError(f"it is stored as {info.file_format or 'tfrecord'}, not as {_FORMAT}")
         files = tfds.core.ShardedFileTemplate(
             data_dir=epath.Path(directory), dataset_name=info.name, filetype_suffix=_FORMAT

@@ -1,5 +1,8 @@
 """Layer norm and RMS norm, with a gradient that takes few passes over memory.
 
+The gradient is written by hand. For JAX's own, XLA stores the normalized arrays of the forward pass
+in float32, and the products of the scale's gradient before it sums them.
+
 Shape suffixes: N all axes that are not normalized, D width, the axis or axes that are.
 """
 

@@ -157,6 +157,7 @@ class Objective:
             return of_part(within, *arguments)
 
         tokens_SxBxT = tokens_BxT.reshape(parts, -1, tokens_BxT.shape[1])
+        # Inside a `shard_map` over `data` alone, XLA fails on the embedding's gather.
         of_parts = jax.vmap(of_rows, in_axes=(None, 0, None), spmd_axis_name="data")
         losses, grads = of_parts(params, tokens_SxBxT, scale)
         grads = jax.tree.map(lambda leaf: leaf.sum(axis=0), grads)
