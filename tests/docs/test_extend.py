@@ -33,6 +33,24 @@ def read_example(module):
     return programs, [shlex.split(line)[1:] for line in lines.splitlines()]
 
 
+def read_commands(module, run):
+    """The commands of a class: those of its section, a resume, and what the page shows once."""
+    _, commands = read_example(module)
+    first = next(words for words in commands if words[0] == "train")
+    resume = [word.replace("stop=1x", "stop=2x") for word in first]
+    commands.insert(commands.index(first) + 1, resume)
+    if module != "my_optimizer":
+        branch, export = (
+            [word.replace("adafactor", run).replace("my_optimizer", module) for word in words]
+            for words in read_example("my_optimizer")[1][1:]
+        )
+        if module != "my_schedule":  # which shows a branch of its own
+            commands.append(branch)
+        if module != "my_model":  # which is refused
+            commands.append(export)
+    return commands, resume[1:]
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """A place for the data of the quickstart, which its first start prepares."""
@@ -70,7 +88,8 @@ def test_example_trains_resumes_branches_and_exports(module, run, folder, comman
     def execute(name, *words):
         return command(dispatch.import_command(name), *words)
 
-    (program, *others), commands = read_example(module)
+    (program, *others), _ = read_example(module)
+    commands, resume = read_commands(module, run)
     (folder / f"{module}.py").write_text(program, "utf-8")
     for other in others:
         exec(other, {})
@@ -78,7 +97,6 @@ def test_example_trains_resumes_branches_and_exports(module, run, folder, comman
         for name, *words in commands:
             status, _, err = execute(name, *words)
             assert status == 0, err
-        resume = [words for name, *words in commands if name == "train"][1]
         assert execute("train", *resume, "--config.run_dir=runs/whole")[0] == 0
         assert bits(folder / "runs/whole", 40) == bits(folder / "runs" / run, 40)
         runs = {x for x in (folder / "runs").iterdir() if (x / "run.json").exists()}
