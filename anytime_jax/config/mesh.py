@@ -10,10 +10,11 @@ class MeshConfig:
     """Devices along each axis of the mesh.
 
     Attributes:
-      data: devices that split the batch and the state, and compute with whole parameters; -1 for
-        all that remain.
-      fsdp: devices that split the batch, the state and the parameters that they compute with.
-      tensor: devices that split each matrix product.
+      data: devices over which the batch and the state are split, but not the parameters that a
+        device computes with; -1 for all that remain.
+      fsdp: devices over which the batch, the state and the parameters that a device computes with
+        are split.
+      tensor: devices over which each matrix product is split.
     """
 
     data: int = -1

@@ -36,8 +36,8 @@ class ModelConfig:
     Attributes:
       layers: blocks, N.
       heads: heads of queries, H.
-      kv_heads: heads of keys and values, G, each of which serves as many heads of queries; 0 for
-        one each.
+      kv_heads: heads of keys and values, G, each shared by as many heads of queries; 0 for as many
+        as `heads`.
       head_size: channels of a head, K, an even number; 0 for `width` divided by `heads`.
       width: size of the residual stream, D.
       mlp_width: size of the MLP's hidden layer, F.
@@ -50,17 +50,17 @@ class ModelConfig:
       rope_scaling: Llama 3's scaling of the rotation for longer texts: the factor, the low and the
         high frequency factor, and the length of the training before; empty for none.
       parametrization: how initial weights, logits and updates depend on the width: "standard", or
-        "mup", which keeps the best learning rate at another width (docs/width.md). At `base_width`
-        the two are the same.
-      base_width: the width at which the learning rate was tuned, for "mup"; 0 otherwise. Heads of a
-        constant size and `mlp_width` grow in proportion to the width.
+        "mup", with which the learning rate that is best at `base_width` is best at other widths too
+        (docs/width.md).
+      base_width: for "mup", the width at which the learning rate was tuned; 0 otherwise. Between
+        the two widths, heads keep their size and `mlp_width` grows in proportion.
       norm_epsilon: added to the variance in every norm.
       z_loss: weight of the squared logarithm of the softmax's denominator in the gradient; it keeps
         logits small. Losses are reported without it.
       dtype: type of operands and results of matrix products; their sums and all else are float32.
-      attention: implementation: "plain" einsum and softmax; "blocks", the same without most of what
-        is masked; "xla" or "cudnn" (`jax.nn.dot_product_attention`); "splash" (JAX's kernel for
-        TPUs); "auto", the fastest known for the device.
+      attention: implementation: "auto", the fastest known for the device; "plain" einsum and
+        softmax; "blocks", the same without most of what is masked; "xla" or "cudnn"
+        (`jax.nn.dot_product_attention`); "splash" (JAX's kernel for TPUs).
       layer_loop: "scan" compiles one block and loops; "unroll" compiles every block, at most
         500: slower to compile, faster to run.
       remat: what the backward pass recomputes: nothing, all but matrix products, or all.
@@ -227,7 +227,7 @@ class Qwen(ModelConfig):
     Attributes:
       head_norm: whether queries and keys have a norm over each head, as in Qwen 3.
       qkv_bias: whether queries, keys and values have biases, as in Qwen 2 and 2.5.
-      output_bias: whether the output of attention has one.
+      output_bias: whether the output of attention has a bias.
     """
 
     norm = "rms"

@@ -32,26 +32,26 @@ class DataConfig:
     """Source of the token windows.
 
     Attributes:
-      path: dataset written by `anytime prepare`, the only source of a run without a
-        mixture.
-      mixture: sources with their datasets and weights, {"web": ("data/web", 0.7), "code":
-        ("data/code", 0.3)}.
-      text: path or address of the text that `prepare --config` makes it of.
-      validation_text: the same, for validation; empty to set a part of the text aside.
+      path: dataset written by `anytime prepare`: the source of a run without a mixture.
+      mixture: sources by name, each with its dataset and its weight: {"web": ("data/web", 0.7),
+        "code": ("data/code", 0.3)}.
+      text: path or address of the text from which `prepare --config` makes the dataset.
+      validation_text: path or address of its validation text; empty to set a part of the text
+        aside.
       vocabulary: path or address of the vocabulary; empty for the one of `initial_weights`.
-      builtin_megabytes: text of the built-in corpus to prepare at `path` if nothing is there; 0 to
-        refuse instead.
+      builtin_megabytes: megabytes of the built-in text to prepare at `path` if nothing is there; 0
+        to refuse instead.
       seed: seed of the order of the windows.
-      documents: "join" lets a token attend to all of its window, as the paper does; "mask" to its
-        own document only.
+      documents: "join" lets a token attend to its whole window, as in the paper; "mask", to its own
+        document only.
       boundary_loss: whether the loss of an end of text, which predicts the first token of another
         document, counts in training.
-      most_documents: documents of a window that "mask" keeps apart; cuDNN's attention takes memory
-        for as many.
-      surplus: what to do with a window that has more: "merge" the others into the last one, or
-        "refuse" it, which ends the run.
-      repeat: whether to start another pass when the windows of a source are used up, rather than
-        stop.
+      most_documents: largest number of documents in a window that "mask" keeps apart; cuDNN's
+        attention takes memory for this number.
+      surplus: what to do with a window that has more than `most_documents`: "merge" the others into
+        the last one, or "refuse" it, which ends the run.
+      repeat: whether to begin another pass when the windows of a source are used up; otherwise the
+        run stops.
     """
 
     path: str = setting("data/c4-t5", identity=False)
@@ -80,12 +80,12 @@ class BranchConfig:
     """Checkpoint of another run, the trunk, from which this run starts.
 
     Attributes:
-      from_run: directory of the trunk; empty for a run that starts at its own first update.
-      at: point at which the branch leaves the trunk, where it has a checkpoint; empty for 90% of
-        the horizon of the branch.
+      from_run: directory of the trunk; empty for a run that is no branch.
+      at: point at which the branch leaves the trunk, where the trunk has a checkpoint; empty for
+        90% of the horizon of the branch.
       data: dataset or mixture to continue with; empty for the trunk's. A source that the trunk has
-        read goes on where it is.
-      change: settings meant to differ from the trunk's, such as ("schedule.peak",).
+        read goes on where the trunk stopped reading it.
+      change: settings that differ from the trunk's on purpose, such as ("schedule.peak",).
     """
 
     from_run: str = setting("", identity=False)
@@ -129,9 +129,10 @@ class GuardConfig:
 
     Attributes:
       skip: "nothing" stops the run at the first loss or gradient that is not finite; "nonfinite"
-        skips such updates; "spikes" skips updates of a spiking loss too.
-      spike: standard deviations above the mean of recent losses from which a loss is a spike.
-      limit: bad updates in a row that are skipped before the run stops.
+        skips such updates; "spikes" also skips updates whose loss is a spike.
+      spike: a loss is a spike if it is this many standard deviations above the mean of recent
+        losses.
+      limit: number of bad updates in a row that are skipped before the run stops.
     """
 
     skip: Literal["nothing", "nonfinite", "spikes"] = "nothing"
@@ -148,13 +149,13 @@ class EvalConfig:
     """Evaluation of the live weights and their averages.
 
     Attributes:
-      every: distance between evaluations; 1x, 2x, 4x, ... come as well.
+      every: distance between evaluations. Every doubling, 1x, 2x, 4x, ..., is evaluated too.
       sets: datasets whose validation splits are evaluated, by name: {"web": "data/web"}; empty for
         the sources of the run.
-      weights: weight of each set in the mean, {"web": 0.5, "code": 0.5}; empty for the mixture of
-        the last stage, or equal ones.
-      tokens: tokens of a validation split, rounded down to windows: the same random ones always. Of
-        several sets, each has as many, or all that it has.
+      weights: weight of each set in the mean, {"web": 0.5, "code": 0.5}; empty for the weights of
+        the last stage's mixture, or equal weights.
+      tokens: number of tokens of a validation split that are evaluated, rounded down to windows;
+        the same random windows every time. Each of several sets has this many, or all that it has.
       batch_size: sequences evaluated at once.
     """
 
@@ -177,9 +178,9 @@ class CheckpointConfig:
 
     Attributes:
       every: distance between rolling checkpoints.
-      keep: rolling checkpoints kept.
-      keep_every: distance between checkpoints kept for ever, as well as the milestones: 1x, 2x, 4x,
-        ... and 90% of each; or "never".
+      keep: number of rolling checkpoints that are kept.
+      keep_every: distance between checkpoints that are kept for ever, besides the milestones (1x,
+        2x, 4x, ..., and 90% of each); or "never".
     """
 
     every: str = "1000 steps"
@@ -217,26 +218,25 @@ class Settings:
 
     Attributes:
       name: name of the run in records and logs.
-      run_dir: directory of its checkpoints, records and figures; empty for runs/NAME, and for a
-        branch NAME_POINT in the folder of its trunk.
+      run_dir: directory of the run's checkpoints, records and figures; empty for runs/NAME, and for
+        a branch NAME_POINT beside its trunk.
       seed: seed of the initial parameters.
       initial_weights: directory of an exported model to start from; empty for random parameters.
       batch_size: sequences in an update.
-      microbatches: parts in which a batch is computed one after another; a batch that has grown has
-        more of them, of the same size. "auto" is the fewest that fit the devices, found when the
-        run begins and kept; "again" finds it anew.
+      microbatches: number of parts in which a batch is computed, one after another. "auto" is the
+        fewest that fit the devices, found when the run begins and kept; "again" finds it anew. A
+        batch that has grown has more parts of the same size.
       accumulation: type in which the gradients of microbatches are summed; "bfloat16" takes half
         the memory and rounds every sum to 8 bits.
-      batch_growth: points at which the batch grows, and its size from there: {"2x": 512, "8x":
-        1024}; "seesaw" doubles it where the schedule would halve the rate, which falls by
-        sqrt(2).
-      stages: what changes from a point on, of length, rope_theta, rope_scaling and mixture: {"8x":
+      batch_growth: batch size from a point on, {"2x": 512, "8x": 1024}; or "seesaw": where the
+        schedule would halve the rate, the batch doubles and the rate falls by sqrt(2).
+      stages: values of length, rope_theta, rope_scaling and mixture from a point on: {"8x":
         {"length": 4096}, "16x": {"mixture": {...}}}.
-      chinchilla_tokens: tokens of the budget 1x.
-      stop: a point; "4x+" goes on to the next doubling when run again; "horizon" is the end of the
-        schedule; or "never".
-      averages: averages of the weights: "f25" (growing window), "ema0.999", "uniform",
-        "uniform1000" (from time 1000).
+      chinchilla_tokens: tokens of the budget 1x, about 20 for each parameter of the blocks.
+      stop: point at which a start ends; with "+", as in "4x+", a start from there or beyond goes on
+        to the next doubling; "horizon" is the end of the schedule, and "never" is no end.
+      averages: averages of the weights: "f25" (a growing window: about the last 1/25 of the run has
+        half of the weight), "ema0.999", "uniform", "uniform1000" (from time 1000 on).
       clip_norm: largest global norm of the gradient.
       model: decoder.
       data: source of the token windows.

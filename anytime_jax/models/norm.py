@@ -1,8 +1,5 @@
 """Layer norm and RMS norm, with a gradient that takes few passes over memory.
 
-The gradient is written by hand. For JAX's own, XLA stores the normalized arrays of the forward pass
-in float32, and the products of the scale's gradient before it sums them.
-
 Shape suffixes: N all axes that are not normalized, D width, the axis or axes that are.
 """
 
@@ -14,6 +11,8 @@ import jax.numpy as jnp
 _Statistics = tuple[jax.Array | None, jax.Array]
 
 
+# For JAX's own gradient, XLA stores the normalized arrays of the forward pass in float32, and the
+# products of the scale's gradient before it sums them.
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def normalize(x_NxD: jax.Array, scale_D: jax.Array, epsilon: float, centered: bool) -> jax.Array:
     """Returns a layer norm if `centered`, else an RMS norm, float32.

@@ -2,10 +2,9 @@
 
 An update is bad if its loss or its gradient is NaN or infinite. Weights and the state of the
 optimizer then stay as they are, with the counts of its bias corrections, as if the update had not
-been: had Adam counted a bad first update, its bias corrections would make the next one too small.
-The step of the run advances, and with it the learning rate and the position in the data, and the
-averages count the same weights once more. The configuration chooses whether the run stops or skips
-the update.
+been. The step of the run advances, and with it the learning rate and the position in the data, and
+the averages count the same weights once more. The configuration chooses whether the run stops or
+skips the update.
 
 A spike is a loss far above the recent ones. Spikes are counted, and may be configured as bad.
 """
@@ -95,6 +94,8 @@ def get_guard_state(opt_state: optax.OptState) -> GuardState:
 
 
 def _keep_if_bad(bad: Any, new_state: Any, old_state: Any) -> Any:
+    # Counts too: had Adam counted a bad first update, its bias corrections would make the next one
+    # too small.
     def select(new: Any, old: Any) -> Any:
         if jnp.shape(new) != jnp.shape(old):  # no broadcast may hide another shape
             return new
