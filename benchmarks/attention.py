@@ -19,9 +19,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from anytime_jax.config.model import Attention
 from anytime_jax.distributed.jax_settings import configure
-from anytime_jax.models.attention import Documents, causal_attention, find_documents
+from anytime_jax.models.attention import (
+    Documents,
+    causal_attention,
+    find_documents,
+    plain_attention,
+)
 from anytime_jax.models.mixed_einsum import Precision
 from benchmarks import harness, record
 
@@ -54,13 +58,14 @@ def _measure(options: argparse.Namespace) -> record.Result:
         draws = (rng.standard_normal(x, np.float32) for x in (shape, of_keys, of_keys, shape))
         arrays = tuple(jnp.asarray(x, jnp.bfloat16).astype(jnp.float32) for x in draws)
         with jax.default_matmul_precision("highest"):
-            expected = _function("plain", Precision("float32", platform), apart)(arrays)
+            expected = _function(plain_attention, Precision("float32", platform), apart)(arrays)
         for path in options.attention:
             name = path + (", documents" if apart else "")
             name += ", 4 heads share keys" if group > 1 else ""
             precision = Precision("bfloat16", platform)
             stored = tuple(x.astype(precision.stored_dtype) for x in arrays)
-            function = functools.partial(_function(path, precision, apart), stored)
+            attention = functools.partial(causal_attention, implementation=path)
+            function = functools.partial(_function(attention, precision, apart), stored)
             parts = ("out", "dq", "dk", "dv")
             found = zip(parts, function(), expected, strict=True)
             rows[name] = {f"error_{part}": _distance(x, y) for part, x, y in found}
@@ -74,12 +79,12 @@ def _measure(options: argparse.Namespace) -> record.Result:
 
 
 def _function(
-    path: Attention, precision: Precision, documents: Documents | None
+    attention: Callable[..., jax.Array], precision: Precision, documents: Documents | None
 ) -> Callable[[Arrays], Arrays]:
     """Returns a compiled function of (q, k, v, the result's gradient): result and gradients."""
 
     def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-        return causal_attention(q, k, v, precision, path, documents=documents)
+        return attention(q, k, v, precision, documents=documents)
 
     @jax.jit
     def run(arrays: Arrays) -> Arrays:

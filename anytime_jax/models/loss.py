@@ -1,5 +1,22 @@
 """Token cross-entropy, from logits or from hidden states without storing all logits.
 
+The loss has three implementations. `token_losses` is the reference: exact, by Optax, from logits in
+float32. The others compute logits one block of rows at a time, with products that round to `dtype`;
+for "float32" they agree with a computation in float64 to 1e-5 (tests/models/test_loss.py).
+
+    name                        of             memory      products   chosen
+    `token_losses`              each token     1.0, 2.0    1, 3       for logits that exist: within
+                                                                      a block, or `decoder.apply`
+    `token_losses_from_hidden`  each token     0.3, 1.6    1, 3       in evaluations
+    `mean_loss_from_hidden`     the mean       0.3, 0.8    1, 3       in training
+
+Each pair of numbers is for the loss alone and for the loss with its gradient. Memory is the peak
+beyond arguments and results, in float32 arrays of all logits (B x L x V), with 4 blocks on a CPU;
+with more blocks it is less, but not that of the gradient of `token_losses_from_hidden`, which
+stores the logits of all blocks. Products are those of all hidden states with the head, or others of
+this size. `mean_loss_from_hidden` computes the gradient of a block along with the loss, so it
+neither stores the logits of other blocks nor computes them again, in a fourth product.
+
 Shape suffixes: B batch, L length, D width, V rows of the embedding, S shards of the
 batch, N blocks, R rows of a block.
 """
@@ -22,9 +39,13 @@ _LOGITS_ELSEWHERE = 2**28
 
 
 def token_losses(logits_BxLxV: jax.Array, targets_BxL: jax.Array) -> jax.Array:
-    """Returns the cross-entropy of each token in nats, float32 of shape BxL.
+    """Returns the cross-entropy of each token in nats, float32 of shape BxL: the reference.
 
     The softmax includes the padding rows of the embedding.
+
+    Examples:
+      >>> token_losses(jnp.log(jnp.array([[[0.25, 0.75]]])), jnp.array([[0]]))  # log(4)
+      Array([[1.3862944]], dtype=float32)
 
     Source: the paper's "Architecture and Dataset" (no z-loss).
     """
@@ -35,7 +56,7 @@ def token_losses(logits_BxLxV: jax.Array, targets_BxL: jax.Array) -> jax.Array:
 def token_losses_and_hits(
     logits_BxLxV: jax.Array, targets_BxL: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns `token_losses`, and whether each token has the largest logit, bool of shape BxL."""
+    """Returns `token_losses`, and whether each target has the largest logit, bool of shape BxL."""
     is_hit_BxL = logits_BxLxV.argmax(axis=-1) == targets_BxL
     return token_losses(logits_BxLxV, targets_BxL), is_hit_BxL
 
@@ -48,11 +69,12 @@ def token_losses_from_hidden(
     constrain: ShardingConstraint,
     of_logits: Callable[[jax.Array, jax.Array], Any] = token_losses,
 ) -> Any:
-    """Returns the cross-entropy of each token in nats, float32 of shape BxL, one block at a time.
+    """Returns the cross-entropy of each token in nats, float32 of shape BxL.
 
-    `hidden_BxLxD` is the output of `decoder.hidden`. The operands of the product with the head have
-    type `dtype`; `constrain` is applied to the logits. `of_logits` may be another function of
-    logits and targets that returns arrays of shape BxL, such as `token_losses_and_hits`.
+    Logits are computed one block of rows at a time. `hidden_BxLxD` is the output of
+    `decoder.hidden`. The operands of the product with the head have type `dtype`; `constrain` is
+    applied to the logits. `of_logits` may be another function of logits and targets that returns
+    arrays of shape BxL, such as `token_losses_and_hits`.
     """
 
     def of_block(block: tuple[jax.Array, ...]) -> Any:
@@ -77,21 +99,26 @@ def mean_loss_from_hidden(
 
     With weights, each loss is multiplied by its weight before the mean over all tokens.
 
-    The gradient alone has the z-loss: `z_loss` times the mean square of log(sum(exp(logits))).
-    Source of the z-loss: PaLM (arXiv 2204.02311), Section 5.
+    `z_loss` adds `z_loss` times the mean square of log(sum(exp(logits))) to the gradient, and
+    nothing to the loss. Source of the z-loss: PaLM (arXiv 2204.02311), Section 5.
 
-    A block's logits determine its part of the gradient up to a factor, so one pass over the blocks
-    computes loss and gradient. Every shard of the batch accumulates its own gradient of the head;
-    the shards are summed once, at the end.
+    The backward pass receives one factor, by which the gradient of the mean loss is multiplied. So
+    the forward pass already computes, from the logits of each block, the gradient but for this
+    factor. Every shard of the batch accumulates a gradient of the head of its own; the gradients
+    of the shards are summed once, at the end.
     """
     losses = token_losses_from_hidden(hidden_BxLxD, head_DxV, targets_BxL, dtype, constrain)
     return (losses if weights_BxL is None else losses * weights_BxL).mean()
 
 
 def rows_per_block(rows: int, length: int, vocabulary: int, platform: str) -> int:
-    """Returns the number of rows in a block of logits, a divisor of `rows`, the rows on a device.
+    """Returns the number of rows in a block of logits; it divides `rows`, the rows on a device.
 
     A row has `length` times `vocabulary` logits; `platform` is "cpu", "gpu" or "tpu".
+
+    Examples:
+      >>> rows_per_block(rows=32, length=128, vocabulary=1024, platform="cpu")  # 2^20 logits
+      8
     """
     limit = max(_LOGITS.get(platform, _LOGITS_ELSEWHERE) // (length * vocabulary), 1)
     return max(r for r in range(1, rows + 1) if rows % r == 0 and r <= limit)
@@ -163,9 +190,9 @@ def _with_gradient(
     token_weight: float | jax.Array,
     z_loss: float,
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns the token losses, and their gradient in the logits times `token_weight`.
+    """Returns the token losses, and the gradient of their sum by the logits times `token_weight`.
 
-    The gradient has the z-loss as well.
+    The gradient includes the gradient of the z-loss.
     """
     logits_SxRxLxV = logits_SxRxLxV.astype(jnp.float32)
     max_SxRxL = logits_SxRxLxV.max(axis=-1)
@@ -191,10 +218,7 @@ def _blocks(
     constrain: ShardingConstraint,
     weights_BxL: jax.Array | None = None,
 ) -> tuple[jax.Array, ...]:
-    """Reshapes hidden states and targets to NxSxRxL: N blocks of R rows of each shard.
-
-    Weights, if any, come third.
-    """
+    """Reshapes hidden states, targets and any weights to NxSxRxL: N blocks of R rows a shard."""
     (B, L), V = targets_BxL.shape, head_DxV.shape[1]
     shards = constrain.shards("batch")
     shard_rows = B // shards

@@ -17,6 +17,7 @@ from anytime_jax.models import decoder
 from anytime_jax.models.attention import (
     causal_attention,
     choose_implementation,
+    plain_attention,
     rotary_table,
     rotate,
     unmet_need,
@@ -99,15 +100,16 @@ def test_remat_recomputes_activations_or_products():
 def check_attention_is_that_of_plain(path, heads, constrain=UNCONSTRAINED):
     """The weighted sum of what it gives, and the gradients."""
     sensitivity = np.random.default_rng(1).normal(size=heads[0].shape)
+    precision = Precision("float32", "cpu")
 
-    def value_and_grad(path):
+    def value_and_grad(attention, *arguments):
         def weighted_sum(heads):
-            out = causal_attention(*heads, Precision("float32", "cpu"), path, constrain)
-            return (out * sensitivity).sum()
+            return (attention(*heads, precision, *arguments) * sensitivity).sum()
 
         return jax.jit(jax.value_and_grad(weighted_sum))(heads)
 
-    (plain, plain_grad), (value, grad) = value_and_grad("plain"), value_and_grad(path)
+    plain, plain_grad = value_and_grad(plain_attention)
+    value, grad = value_and_grad(causal_attention, path, constrain)
     assert float(value) == pytest.approx(float(plain), rel=1e-5)
     for actual, expected in zip(grad, plain_grad, strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=2e-5)

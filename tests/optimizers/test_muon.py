@@ -84,6 +84,12 @@ def test_singular_values_are_those_of_numpy():
     assert not np.any(actual["mlp_out"][0])
 
 
+def test_the_reference_is_the_polynomial_of_singular_values():
+    x = matrices("mlp_in", random_tree(3, BLOCKS)["mlp_in"])
+    found = muon.newton_schulz(jnp.asarray(x, jnp.float32))
+    np.testing.assert_allclose(found, newton_schulz(x), atol=2e-5)
+
+
 def test_bfloat16_differs_by_its_rounding():
     tree = random_tree(3, BLOCKS)
     exact, rounded = (
