@@ -1,13 +1,47 @@
 """Time of a run, and points in it: update steps, tokens, and multiples of the Chinchilla budget.
 
-A run's *time* is the number of tokens seen, over the tokens of its first update. It is a whole
-number, because a batch that grows is a multiple of the first one; with a constant batch it is the
-number of updates. Learning rates and windows of averages are functions of time. A *step* is a
-number of updates; the time of a step follows from the phases of the run, each with one batch size.
+A *step* is a number of updates. The *time* of a step is the number of tokens seen by then, divided
+by the tokens of the first update. Learning rates and windows of averages are functions of time.
+A *phase* is a part of the run with one batch size. Each batch size is a multiple of the first, so
+time is a whole number; while the batch keeps its first size, time and step are the same number.
+
+A run with batches of 32 windows of 128 tokens, and a Chinchilla budget of 1,638,400 tokens:
+
+1. An update of the first size takes 4,096 tokens, and the budget, 1x, takes 400 updates.
+
+    >>> clock = Clock(batch_size=32, length=128, chinchilla_tokens=1_638_400)
+    >>> clock.tokens_per_step, clock.chinchilla_time
+    (4096, 400)
+
+2. From 2x on the batch has 64 windows. An update then takes a time of 2, its *span*.
+
+    >>> clock = read_growth((("2x", 64),), clock)
+    >>> clock.phases
+    (Phase(step=0, time=0, span=1), Phase(step=800, time=800, span=2))
+
+3. So the second half of 4x has half as many updates: 4x is at step 800 + (1,600 - 800) / 2.
+
+    >>> [(point, clock.step_at(point), clock.time_at(point)) for point in ("1x", "2x", "4x")]
+    [('1x', 400, 400), ('2x', 800, 800), ('4x', 1200, 1600)]
+    >>> clock.describe(1200)
+    '1,200 steps (4x, 6.55M tokens)'
+
+4. A WSD branch to 4x leaves its trunk at 90% of the time: 1,440, which is step 1,120.
+
+    >>> clock.branch_step(1200), clock.horizon_of_branch(1120)
+    (1120, 1200)
+
+5. Permanent checkpoints are at 90% and at the end of every doubling.
+
+    >>> list(itertools.islice(clock.milestones(), 6))
+    [360, 400, 720, 800, 1120, 1200]
 
 A point is written in exactly one of three units: `"12500 steps"`, `"3.2768e9 tokens"` (also
-`"3.3B tokens"`) or `"4x"`, four times the run's Chinchilla budget. Points fall on whole updates,
-rounded up; a multiple is one of the budget at the first batch size.
+`"3.3B tokens"`) or `"4x"`, four times the budget. A point is the first whole update at or after
+the number, where 1x is rounded up to whole updates of the first size before it is multiplied.
+
+    >>> clock.step_at("5M tokens"), clock.tokens(1011)  # 5M is within update 1,011
+    (1011, 5005312)
 """
 
 import dataclasses
@@ -42,7 +76,7 @@ class Phase(NamedTuple):
     Attributes:
       step: updates before it.
       time: time at which it starts.
-      span: time that one of its updates takes: its batch size over the first one.
+      span: time that one of its updates takes: its batch size over the first batch size.
     """
 
     step: int
@@ -54,13 +88,13 @@ class Phase(NamedTuple):
 class Clock:
     """Conversion between steps, time, tokens and Chinchilla multiples.
 
-    Its counts are not checked: they are settings, which `Settings` has checked.
+    A clock does not check its counts: they come from `Settings`, which has checked them.
 
     Attributes:
       batch_size: windows in the first updates.
       length: tokens in a window at first.
       chinchilla_tokens: tokens of the budget "1x".
-      phases: the parts of the run with one batch size, in order; the last has no end.
+      phases: the parts of the run with one batch size, in order; the last phase has no end.
 
     Source: Section 4, "Training and evaluation details".
     """
@@ -73,8 +107,8 @@ class Clock:
     def grown(self, step: int, size: int) -> "Clock":
         """Returns the clock whose batch has a larger size from a step on.
 
-        Raises an InputError unless the step is in the last phase, and the size a larger multiple
-        of the first one.
+        Raises an InputError unless the step is in the last phase and the size is a larger multiple
+        of the first size than the last one was.
         """
         last = self.phases[-1]
         require(step > last.step, "batch_growth", step, f"a later update than {last.step:,}")
@@ -119,7 +153,7 @@ class Clock:
         return self.phase_at(step).span
 
     def phase_of_batch(self, batch_size: int) -> Phase:
-        """Returns the phase with a batch size; sizes grow, so there is one."""
+        """Returns the phase with a batch size; no two phases have the same, as sizes grow."""
         return next(x for x in self.phases if x.span * self.batch_size == batch_size)
 
     def steps_within(self, time: int) -> int:
@@ -139,7 +173,7 @@ class Clock:
 
     @property
     def chinchilla_time(self) -> int:
-        """The time of the budget "1x", rounded up: its updates at the first batch size."""
+        """The time of the budget "1x": its updates at the first batch size, rounded up."""
         return -(-self.chinchilla_tokens // self.tokens_per_step)
 
     @property
@@ -208,7 +242,7 @@ class Clock:
         return self.step_of(BRANCH_FRACTION * self.time(horizon))
 
     def horizon_of_branch(self, step: int) -> int:
-        """Returns the horizon whose 90% is `step`; of several, the last."""
+        """Returns the last horizon whose 90% is `step`."""
         return self.steps_within(int(self.time(step) / BRANCH_FRACTION))
 
     def milestones(self) -> Iterator[int]:
@@ -237,7 +271,10 @@ def read_growth(growth: tuple[tuple[str, int], ...], clock: Clock) -> Clock:
 
 
 class Stop(NamedTuple):
-    """End of a run: its step (None for never), and whether reaching it doubles the target."""
+    """End of a run: its step, and whether a run that has reached it goes on to the next doubling.
+
+    The step is None for a run that never ends.
+    """
 
     step: int | None
     doubles: bool
@@ -252,8 +289,9 @@ class Stop(NamedTuple):
 def read_stop(text: str, clock: Clock, horizon: int | None) -> Stop:
     """Parses the setting `stop`: a point, a point with "+" (then doublings), "horizon" or "never".
 
-    `horizon` is the step at which the schedule ends. Raises an InputError for malformed text, for
-    "horizon" without one, and for "+" under a schedule that has one.
+    `horizon` is the step at which the schedule ends, None if it has no horizon. Raises an
+    InputError for malformed text, for "horizon" where there is none, and for "+" where there is a
+    horizon.
     """
     if text == "never":
         return Stop(None, doubles=False)

@@ -1,7 +1,42 @@
 """Mixtures of sources: which source a sample comes from, as a pure function of its number.
 
-Within a stage, sources take turns in an order of bounded period, so that the source of sample
-10¹⁰ costs no more than that of sample 10. Across stages, each source has a counter of its own.
+A batch is a range of sample numbers. `Mixture` finds the source of each sample and the sample's
+number within this source; `windows.Windows` finds and reads the window. A run with two stages:
+
+1. The weights of the first stage become whole numbers. Their sum, 5, is the period of its order.
+
+    >>> weights = whole_weights({"web": 0.6, "code": 0.4})
+    >>> weights
+    {'web': 3, 'code': 2}
+
+2. Sources take turns, so that every prefix of the order has each source in its proportion.
+
+    >>> interleave(list(weights.values()))  # 0 is web, 1 is code
+    array([0, 1, 0, 1, 0], dtype=int16)
+
+3. The first batch, samples 0 to 7: five windows of web, numbered 0 to 4, and three of code. The
+   order is periodic, so sample 10^10 is found as fast as sample 7.
+
+    >>> mixture = Mixture([DataStage(0, 128, weights), DataStage(8, 128, {"web": 1, "code": 1})])
+    >>> stage, sources, indices = mixture.locate(np.arange(8))
+    >>> sources.tolist(), indices.tolist()
+    ([0, 1, 0, 1, 0, 0, 1, 0], [0, 0, 1, 1, 2, 3, 2, 4])
+
+4. The second stage, from sample 8, has equal weights. Each source goes on with its own number.
+
+    >>> mixture.counts(8)
+    {'web': 5, 'code': 3}
+    >>> stage, sources, indices = mixture.locate(np.arange(8, 12))
+    >>> sources.tolist(), indices.tolist()
+    ([0, 1, 0, 1], [5, 3, 6, 4])
+
+5. A source of 10 windows is read in a permutation that depends on the seed; another pass has
+   another permutation. With this one, sample 8 is window 9 of web, of tokens 9 * 128 to 10 * 128.
+
+    >>> import grain
+    >>> order = grain.MapDataset.range(10).shuffle(seed=7).repeat()
+    >>> [int(order[i]) for i in range(12)]
+    [4, 0, 3, 7, 2, 9, 6, 8, 1, 5, 5, 3]
 """
 
 from __future__ import annotations
@@ -25,8 +60,8 @@ _SUM_TOLERANCE = 1e-6
 def whole_weights(weights: Mapping[str, float]) -> dict[str, int]:
     """Returns weights as the smallest whole numbers in their proportion, of sum 10,000 at most.
 
-    Those that are no multiples of 1/10,000 are rounded to one, up or down, so that the sum stays 1.
-    A weight of 0 stays 0.
+    Weights are first rounded to multiples of 1/10,000, up or down, so that their sum stays 1. A
+    weight of 0 stays 0.
 
     Raises an InputError if a weight is negative, or too small for a multiple, or if they do not sum
     to 1.
@@ -56,9 +91,9 @@ def whole_weights(weights: Mapping[str, float]) -> dict[str, int]:
 def interleave(weights: Sequence[int]) -> np.ndarray:
     """Returns an order of sources in which each has its share of every prefix: int16[sum].
 
-    Among the first n samples, source i has `n * weights[i] / sum` of them, to less than one sample:
-    to `1 - 1 / (2k - 2)` with k sources of weight above 0. All shares are exact after the whole
-    order, so it can be repeated.
+    The share of source i in the first n samples is `n * weights[i] / sum`. With k sources of weight
+    above 0, the number of its samples differs from the share by at most `1 - 1 / (2k - 2)`, less
+    than one. After the whole order all numbers are exact, so the order can be repeated.
 
     Source: Tijdeman 1980, "The chairman assignment problem", Discrete Mathematics 32.
     """
@@ -84,10 +119,10 @@ class DataStage:
     """Part of a run with one mixture and one length of windows.
 
     Attributes:
-      first: samples before it.
+      first: number of samples before the stage.
       length: L, in tokens.
       weights: whole weight of each source, as `whole_weights` returns them; a source that is not
-        named has none.
+        named is not read.
     """
 
     first: int
@@ -117,8 +152,8 @@ class DataStage:
 class Mixture:
     """Order of the samples of a run: sample number → stage, source, and index within the source.
 
-    The index of a source counts its samples from 0, through all changes of weights. A change of the
-    length begins again at 0: windows of another length are other windows.
+    The index counts the samples of a source from 0, through all changes of weights. After a change
+    of the length, which makes other windows of the same tokens, it starts at 0 again.
 
     Args:
       stages: the parts of the run in order; the first one has `first = 0`.
@@ -136,9 +171,9 @@ class Mixture:
         return next(i for i, x in reversed([*enumerate(self.stages)]) if x.first <= sample)
 
     def locate(self, samples: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
-        """Returns the stage of samples, all of one stage, and source and index of each.
+        """Returns the one stage of all these samples, and the source and the index of each.
 
-        A source is an index into the stage's `weights`.
+        A source is given by its position in the stage's `weights`.
         """
         number = self.stage_of(int(samples[0]))
         stage = self.stages[number]
@@ -150,9 +185,10 @@ class Mixture:
         return number, sources, indices
 
     def counts(self, sample: int, number: int | None = None) -> dict[str, int]:
-        """Returns the windows of each source before a sample, of the length that it has there.
+        """Returns the number of windows of each source before a sample, since the last new length.
 
-        `number` is its stage, for a sample at the very end of one; by default the one it begins.
+        A sample at which a stage begins counts as a sample of this stage. `number` names another
+        stage, such as the one that ends there.
         """
         number = self.stage_of(sample) if number is None else number
         stage = self.stages[number]

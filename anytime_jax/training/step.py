@@ -1,5 +1,53 @@
 """Training step, and the program of a run: its jitted functions and its initial state.
 
+An update of the quickstart's model, in bfloat16, with four microbatches, on four devices. The mesh
+has 2 parts along `data`, of 2 devices each along `fsdp`. Each part computes with all parameters,
+which its 2 devices split.
+
+    >>> from anytime_jax import api
+    >>> changes = {"microbatches": 4, "mesh.data": 2, "mesh.fsdp": 2, "model.dtype": "bfloat16"}
+    >>> config = api.load_config("quickstart", changes)
+    >>> mesh = sharding.make_mesh(config.mesh, jax.devices()[:4])
+    >>> program = make_program(config, mesh)
+    >>> state = program.abstract_state
+
+The stages, with the shape of an array over all devices, and its shape on each device. The matrices
+are those of the MLP's output, of two layers:
+
+    1. tokens of the batch                        int32[32, 129]              [8, 129]
+    2. matrices, as the state has them            float32[2, 128, 64]         [1, 128, 32]
+       gathered over `data`                       bfloat16[2, 128, 64]        [2, 128, 32]
+    3. tokens of a microbatch                     int32[8, 129]               [2, 129]
+       hidden states after the last layer         float32[8, 128, 64]         [2, 128, 64]
+       logits (at most one block of rows)         bfloat16[8, 128, 1024]      [2, 128, 1024]
+       sum of the gradients of microbatches,
+       each part of `data` by itself              float32[2, 128, 64]         [2, 128, 32]
+    4. mean gradient, from both parts             float32[2, 128, 64]         [1, 128, 32]
+       mean loss                                  float32[]                   []
+    5. gradient, clipped; moments; update         float32[2, 128, 64]         [1, 128, 32]
+    6. new matrices; each average                 float32[2, 128, 64]         [1, 128, 32]
+
+On a CPU, float32 arrays hold the values that are rounded to bfloat16. A bad update is zero. Stages
+1 to 4 are `Objective.loss_and_gradient`:
+
+    >>> tokens = jax.ShapeDtypeStruct((32, 129), jnp.int32)
+    >>> sharding.batch_sharding(mesh).shard_shape(tokens.shape)
+    (8, 129)
+    >>> matrix = state.params["blocks"]["mlp_out"]
+    >>> matrix.shape, matrix.sharding.shard_shape(matrix.shape)
+    ((2, 128, 64), (1, 128, 32))
+    >>> of_batch = functools.partial(program.objective.loss_and_gradient, microbatches=4)
+    >>> loss, gradient = jax.eval_shape(of_batch, state.params, tokens)
+    >>> loss.shape, gradient["blocks"]["mlp_out"]
+    ((), ShapeDtypeStruct(shape=(2, 128, 64), dtype=float32))
+
+Stages 5 and 6 are the rest of `train_step`:
+
+    >>> rate = jax.ShapeDtypeStruct((), jnp.float32)
+    >>> new, metrics = jax.eval_shape(program.train_step, state, tokens, Rates(rate, rate))
+    >>> new.step.dtype, sorted(metrics)[:4]
+    (dtype('int32'), ['clipped', 'consecutive_skips', 'grad_norm', 'loss'])
+
 Shape suffixes: B batch, L length, T = L + 1 tokens of a window.
 """
 
@@ -32,9 +80,9 @@ RELATIVE_UPDATES = "relative_updates"  # the metric that has a number for every 
 
 
 class Rates(NamedTuple):
-    """Float32 scalars that the host computes for each update, arguments of the compiled update.
+    """Float32 scalars that the host computes for each update and passes to the compiled update.
 
-    One program then serves every schedule, peak and branch.
+    They are arguments, so that one program serves every schedule, peak and branch.
 
     Attributes:
       learning_rate: the learning rate.
@@ -63,9 +111,10 @@ class Program:
       objective: the losses of the decoder, with the length and the rotation of a stage.
       microbatches: number of microbatches of a batch of the first size.
       init: `(seed=config.seed) -> state` before the first update, with random weights.
-      init_from_params: `(params) -> state` before the first update; `params` are donated.
+      init_from_params: `(params) -> state` before the first update, with `params` donated.
       abstract_state: shapes, types and shardings of the state, without any array.
-      train_step: `(state, tokens_BxT, rates) -> (state, metrics)`, with `state` donated; `Rates`.
+      train_step: `(state, tokens_BxT, rates) -> (state, metrics)`, with `state` donated; `rates`
+        are `Rates`.
       eval_step: `(params, tokens_BxT, weights_B) -> sum of token losses`, for any weight tree.
       window_losses: `(params, tokens_BxT) -> sum of the token losses of each window`.
       token_losses: `(params, tokens_BxT) -> (losses_BxL, is_hit_BxL)`: the loss of each token, and
@@ -132,7 +181,8 @@ def make_program(
     """Returns the functions of a run; raises InputError if the mesh does not divide a parameter.
 
     `rules` say how documents are treated (`document_rules`). `model` is the decoder of a stage, by
-    default of the first one; `microbatches` is their number, which `config` may leave open.
+    default of the first stage. `microbatches` is the number of microbatches of a batch of the first
+    size; by default that of `config`, or 1 where `config` says "auto" or "again".
     """
     model = config.model if model is None else model
     if microbatches is None:
@@ -210,8 +260,8 @@ def train_step(
 ) -> tuple[TrainState, Metrics]:
     """Returns the state after one update on a batch of windows, and its metrics.
 
-    `rows` is the number of windows of a microbatch, of the first length. A batch that has grown is
-    computed in more microbatches of the same size.
+    `rows` is the number of windows in a microbatch, counted as windows of the first length. A batch
+    that has grown is computed in more microbatches of the same size.
     """
     B, L = tokens_BxT.shape[0], tokens_BxT.shape[1] - 1
     windows = B * L // config.clock.length  # of the first length
@@ -255,9 +305,10 @@ def train_step(
 
 
 def _relative_updates(updates: Any, params: Any) -> jax.Array:
-    """Returns the norm of each parameter's update over its own norm, 0 where that is 0.
+    """Returns, for each parameter, the norm of the update over the norm of the parameter.
 
-    They are one array, in the order of the tree's leaves: the host reads each array on its own.
+    The ratio is 0 for a parameter of norm 0. All ratios are one array, in the order of the tree's
+    leaves, because the host reads each array on its own.
     """
     norms = [
         jnp.stack([optax.tree.norm(leaf) for leaf in jax.tree.leaves(tree)])
@@ -267,9 +318,11 @@ def _relative_updates(updates: Any, params: Any) -> jax.Array:
 
 
 def _average_time(clock: Clock, step: jax.Array, batch_size: int) -> dict[str, Any]:
-    """Returns the time after the update and the time that it takes, for averages in a growing run.
+    """Returns `time` and `span` for `averaging.average_params`, in a run whose batch grows.
 
-    Without growth the time is the number of updates, which averages count themselves.
+    `time` is the run's time after the update, and `span` the time that the update takes. Without
+    growth, time is the number of updates, which averages count themselves: there is nothing to
+    return.
     """
     if not clock.grows:
         return {}
