@@ -9,15 +9,16 @@ All averages follow one recursion, with `theta_t` the weights after update t = 1
 
     avg_t = tau_t * avg_{t-1} + (1 - tau_t) * theta_t,                avg_0 = theta_0
 
-`tau_t` weighs the OLD average. A rule is a frozen dataclass that defines `1 - tau_t`, the weight of
-the newest iterate. (The paper writes wbar_{t+1} for avg_t.)
+`tau_t` is the weight of the OLD average, and `1 - tau_t` that of the newest iterate, which a rule
+(a frozen dataclass) defines. (The paper writes wbar_{t+1} for avg_t.)
 
-Late in a long run the increment `(1 - tau_t) * (theta_t - avg)` is often smaller than half the
-spacing of float32 numbers at avg, and rounding to nearest would drop it at every update. The sum is
-therefore rounded stochastically: to one of the two numbers around it, with the probabilities that
-make it right on average, also at a power of two, where the spacing changes. The choice is a hash of
-the update count and the position, so that a run that is repeated or resumed rounds alike on any
-layout of devices.
+The new average is the old one plus the increment `(1 - tau_t) * (theta_t - avg)`. Late in a long
+run the increment is often smaller than half the spacing of float32 numbers at avg; rounding to the
+nearest number would drop it at every update. So the sum is rounded stochastically: to one of the
+two float32 numbers around it, with probabilities that make the expectation exact. (This holds at a
+power of two as well, where the spacing changes.) The choice is a hash of the update count and the
+position of the element. So a run that is repeated or resumed rounds in the same way, on any layout
+of devices.
 
 Source: Section 4, "Averaging".
 """
@@ -59,7 +60,7 @@ class Rule(abc.ABC):
     """
 
     def __post_init__(self) -> None:
-        """Converts the fields; a subclass that checks its own calls this first."""
+        """Converts the fields; a `__post_init__` of a subclass calls this one first."""
         conform_to_types(self)
 
     @property
@@ -74,9 +75,9 @@ class Rule(abc.ABC):
     def newest_weight(self, t: Any, span: int = 1) -> jax.Array:
         """Returns `1 - tau_t` in float32, for t = 1, 2, ...
 
-        An update that counts as `span` updates, the last of them t, has all of their taus:
-        `1 - tau_{t-span+1} * ... * tau_t`. Of an earlier t, a concrete one raises and a traced one
-        gives NaN.
+        An update may count as `span` updates, of which t is the last; it multiplies their taus:
+        `1 - tau_{t-span+1} * ... * tau_t`. The smallest t is then `span`. Below it, a concrete t
+        raises an error and a traced t gives NaN.
         """
         _check_span(span)
         if not isinstance(t, jax.core.Tracer):
@@ -86,7 +87,7 @@ class Rule(abc.ABC):
         return jnp.where(t < span, jnp.nan, newest)
 
     def evaluate(self, t: Any, span: int = 1) -> np.ndarray:
-        """Returns what `newest_weight` does, in NumPy float64."""
+        """Returns the numbers of `newest_weight`, in NumPy float64."""
         _check_span(span)
         newest = np.asarray(self._newest_of(read_times(t, span), span, np), dtype=np.float64)
         ok = np.all((newest >= 0) & (newest <= 1))
@@ -96,8 +97,9 @@ class Rule(abc.ABC):
     def kernel(self, t: int | Sequence[int] | np.ndarray) -> np.ndarray:
         """Returns the averaging kernel after `t` updates: the weights of theta_0 .. theta_t.
 
-        They are float64[t + 1] and sum to 1. Where updates count as several, `t` has the time
-        after each of them, in order: `[1, 2, 4, 6]` for two updates and two that count twice.
+        The kernel is float64, one number more than there are updates, and sums to 1. If some
+        updates count as several, `t` is the list of the times after each update, such as
+        `[1, 2, 4, 6]` for two updates that count once and two that count twice.
         """
         if isinstance(t, int | np.integer):
             require_count("t", t)
@@ -130,7 +132,9 @@ def _check_span(span: Any) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class GrowingWindow(Rule):
-    """Exponential average whose half-life is the fraction 1/f of the run so far, t/f updates.
+    """Exponential average with a window that grows with the run.
+
+    At update t the half-life is t/f updates, the fraction 1/f of the run so far.
 
         tau_t = 2^(-f/t),        1 - tau_t = -expm1(-f * ln 2 / t)
 
@@ -190,7 +194,8 @@ class Uniform(Rule):
 
         1 - tau_t = 1 / (t - start) for t > start, else 1
 
-    The initial weights are left out. Up to `start` the average is the newest iterate.
+    Iterates up to `start` are left out, the initial weights among them. Until then the average is
+    the newest iterate.
 
     Examples:
       >>> averaging.Uniform(start=2).kernel(4)
@@ -241,22 +246,23 @@ def average_params(
 ) -> optax.GradientTransformationExtraArgs:
     """Keeps running averages of the parameters, for `averages` to read; goes last in a chain.
 
-    Updates pass through unchanged. The transform averages what `optax.apply_updates` will make of
-    the parameters, so it must see the final updates and needs `params`. The averages are float32
-    whatever the type of the parameters, have their sharding, and never share their buffers.
+    Updates pass through unchanged. The transform averages the parameters that `optax.apply_updates`
+    will return, so it must see the final updates and needs `params`. The averages are float32,
+    whatever the type of the parameters. They are sharded like the parameters, and never share a
+    buffer with them.
 
-    The t of the rules is the number of updates. `update` also takes another one as `time`, an int32
-    scalar, with the static number of units that this update adds to it as `span`: a run whose
-    batch grows counts tokens, in units of its first batch.
+    The t of the rules is the number of updates, unless `update` is called with `time`, an int32
+    scalar. The argument `span`, a static int, is then how much this update adds to `time`. In this
+    way a run whose batch grows counts tokens, in units of its first batch.
 
     Args:
       rules: the averages to keep. A number f stands for `GrowingWindow(f)`; a mapping gives labels
         of your own, and may be empty.
 
     Raises:
-      ValueError: for no or an unknown rule or a repeated label; at `init` for parameters that are
-        not floating point; at `update` without `params`, or if the state lacks an average or has
-        arrays of other shapes.
+      ValueError: if there is no rule, an unknown rule or a repeated label. `init` raises it for
+        parameters that are not floating point. `update` raises it without `params`, and for a state
+        that lacks an average or has arrays of other shapes.
 
     Examples:
       >>> optimizer = optax.chain(optax.sgd(0.5), averaging.average_params([averaging.Uniform()]))
@@ -333,7 +339,7 @@ def label_rules(rules: Iterable[Rule | float] | Mapping[str, Rule | float]) -> d
 def parse_rule(value: Any) -> Rule:
     """Returns the rule of a label; a number f stands for `GrowingWindow(f)`.
 
-    Raises a ValueError that names the forms of labels.
+    Raises a ValueError, which lists the forms of labels, for anything else.
 
     Examples:
       >>> averaging.parse_rule("ema0.999"), averaging.parse_rule("uniform1000")
@@ -381,7 +387,7 @@ def label_order(label: str) -> tuple[str, float]:
 
 
 def averages(opt_state: optax.OptState) -> dict[str, Any]:
-    """Returns the averages in an optimizer's state: a float32 tree like the parameters by label.
+    """Returns the averages in an optimizer's state, by label: float32 trees like the parameters.
 
     Raises:
       ValueError: if the state holds no `average_params`, or more than one.
@@ -422,7 +428,7 @@ def find_nodes(opt_state: optax.OptState, is_node: Callable[[Any], bool]) -> lis
 
 
 def replace_averages(opt_state: optax.OptState, new: Mapping[str, optax.Params]) -> optax.OptState:
-    """Returns the optimizer's state with the averages `new` in place of its own.
+    """Returns the optimizer's state with the averages `new` in place of those that it has.
 
     Examples:
       >>> state = averaging.average_params([25.0]).init(jnp.ones(2))
@@ -465,17 +471,18 @@ def _move(average: Any, params: Any, newest: jax.Array, count: jax.Array) -> Any
 
 
 def _round_sum(avg: jax.Array, increment: jax.Array, uniform: jax.Array) -> jax.Array:
-    """Returns avg + increment, rounded up or down with the probabilities that keep its mean.
+    """Returns avg + increment, rounded up or down with probabilities that make the mean exact.
 
-    The nearest number leaves a residual, and the neighbor on its side is taken with probability
-    residual / distance. The distance is that of these two: below a power of two it is half of the
-    one above.
+    The sum lies between the nearest float32 number and a neighbor of this number. The residual is
+    the sum minus the nearest number. The neighbor is taken with probability |residual| / distance,
+    where the distance is between these two numbers. (Below a power of two, the distance is half of
+    the distance above it.)
     """
     nearest = avg + increment
-    # This is exact for an increment up to avg, and else wrong by less than its own rounding. It
-    # stays so if the compiler fuses the product in the increment into either sum.
+    # The residual is exact for an increment up to avg; for a larger one, its error is less than its
+    # own rounding. Both hold if the compiler fuses the product in the increment into either sum.
     residual = increment - (nearest - avg)
-    step = jnp.where((residual > 0) == (nearest > 0), 1, -1)  # of the bits: away from zero or to it
+    step = jnp.where((residual > 0) == (nearest > 0), 1, -1)  # bits: away from zero, or toward it
     bits = jax.lax.bitcast_convert_type(nearest, jnp.int32) + step
     neighbor = jax.lax.bitcast_convert_type(bits, jnp.float32)
     is_neighbor = uniform * jnp.abs(neighbor - nearest) < jnp.abs(residual)
@@ -494,7 +501,7 @@ def _uniform(shape: tuple[int, ...], count: jax.Array) -> jax.Array:
 
 
 def _digits(number: float) -> str:
-    """All digits of a number, without an exponent: equal labels mean equal rules."""
+    """All digits of a number, without an exponent: different rules get different labels."""
     return np.format_float_positional(number, trim="-")
 
 

@@ -1,13 +1,13 @@
 """Learning-rate schedules: constant, inverse square root, cosine, linear, WSD, with linear warmup.
 
 A schedule is a frozen dataclass that maps a time `t` to a learning rate, as Optax's schedules do.
-With a constant batch the time is the number of updates done, so that the first update sees t = 0;
-with a batch that grows it counts updates of the first size (`anytime_jax.config.clock`).
+With a constant batch, time is the number of updates done, so that the first update sees t = 0. With
+a batch that grows, time counts updates of the first size (`anytime_jax.config.clock`).
 
     >>> optimizer = optax.adam(schedules.inverse_sqrt(peak=3e-3, alpha=51_200, warmup=5_000))
 
-A schedule of your own is a subclass of `Schedule` with a `formula`. Times are absolute: nothing is
-subtracted twice. Shared fields:
+A schedule of your own is a subclass of `Schedule` with a `formula`. All times, also the start of a
+decay and the horizon, are counted from the beginning of the run. Shared fields:
 
     peak           largest learning rate
     warmup         time at which the linear warmup ends
@@ -17,9 +17,9 @@ subtracted twice. Shared fields:
     horizon        time at which a decay and its schedule end
     floor          rate at the horizon, as a fraction of the peak
 
-Source: Section 4 of the paper. What its text leaves out is as in the authors' runs: warmup from 0.1
-of the peak, over 5,000 updates (500 at batch 4096), and t of the inverse square root counted from
-the end of the warmup.
+Source: Section 4 of the paper. Two things that the paper does not say are as in the authors' runs:
+the warmup is from 0.1 of the peak, over 5,000 updates (500 at batch 4096), and the inverse square
+root counts t from the end of the warmup.
 """
 
 import abc
@@ -47,15 +47,16 @@ class Schedule(abc.ABC):
     Schedules are frozen dataclasses: immutable, hashable and equal by value. Calling one computes
     float32, under jit or not; `evaluate` computes the same formula in NumPy float64.
 
-    A subclass has a field `peak` and defines `formula`. If it has a field `warmup`, its rate rises
-    linearly from 0, or `warmup_init`, to the formula's at the end of the warmup. If it has a
-    `horizon` N, it is defined for 0 <= t <= N: outside, a concrete time raises and a traced one
-    gives NaN, because a rate past the end of its schedule is a mistake and not a zero.
+    A subclass has a field `peak` and defines `formula`. With a field `warmup`, the rate rises
+    linearly up to the end of the warmup, where it is the formula's. The rise begins at the fraction
+    `warmup_init` of that rate, or at 0 without such a field. With a field `horizon` = N, the
+    schedule is defined for 0 <= t <= N. Outside, a concrete time raises an error and a traced time
+    gives NaN: a rate past the end of its schedule is a mistake and not a zero.
 
     Attributes:
       peak: largest learning rate.
       warmup: end of the linear warmup.
-      warmup_init: learning rate of the first update over the peak.
+      warmup_init: learning rate at t = 0, as a fraction of the rate at the end of the warmup.
       horizon: end of the decay and of the schedule.
 
     Examples:
@@ -78,7 +79,7 @@ class Schedule(abc.ABC):
         """Returns the rate at integer times inside the domain; `xp` is numpy or jax.numpy."""
 
     def __post_init__(self) -> None:
-        """Checks the fields that are shared; a subclass that checks its own calls this first."""
+        """Checks the shared fields; a `__post_init__` of a subclass calls this one first."""
         if not hasattr(self, "peak"):
             raise ValueError(f"the class {type(self).__name__} has no field peak: add one")
         checks.conform_to_types(self)
@@ -120,9 +121,9 @@ class Schedule(abc.ABC):
         return np.asarray(self._rate(self._read_times(times), np), dtype=np.float64)
 
     def remaining_fraction(self, times: Any) -> np.ndarray:
-        """Returns, in float64, what a decay to the horizon leaves of the rate at times.
+        """Returns the fraction of the rate that a decay to the horizon has left at times, float64.
 
-        It is 1 for a schedule without a horizon, and up to the start of a decay.
+        The fraction is 1 up to the start of the decay, and always for a schedule without a horizon.
         """
         times = self._read_times(times)
         if self.end is None:
@@ -309,8 +310,8 @@ class Decay(Schedule):
     `1 - u` (linear), `1 - sqrt(u)` (1-sqrt) and `(1 + cos(pi u)) / 2` (cosine).
 
     Examples:
-      Optax saves no more of a schedule than its update count, so the optimizer state of a run with
-      `trunk` continues with a branch of it:
+      An optimizer state holds nothing of a schedule but Optax's update count. So a run can be
+      trained with `trunk`, and its optimizer state continued with `branch`:
 
       >>> trunk = schedules.inverse_sqrt(1.0, alpha=300)
       >>> branch = schedules.Decay(trunk, start=900, horizon=1_000, floor=0.0)
@@ -354,7 +355,7 @@ class Decay(Schedule):
 
     @property
     def warmup_init(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The first rate of the trunk over the rate at the end of its warmup."""
+        """The first rate of the trunk, as a fraction of the rate at the end of the warmup."""
         return getattr(self.trunk, "warmup_init", 0.0)
 
     @functools.cached_property
@@ -435,7 +436,7 @@ class WSD(Schedule):
         return self._decay.formula(t, xp)
 
 
-# The names by which a configuration knows them, as constructors in the style of Optax.
+# The names of the schedules in a configuration, which are also constructors in Optax's style.
 constant, power, inverse_sqrt = Constant, Power, InverseSqrt
 cosine, linear, wsd = Cosine, Linear, WSD
 
@@ -443,8 +444,8 @@ cosine, linear, wsd = Cosine, Linear, WSD
 def _decay_factor(shape: DecayShape, t: Any, start: int, horizon: int, xp: ModuleType) -> Any:
     """The decay from 1 at time `start` to 0 at time `horizon`.
 
-    Written so that no float32 subtraction cancels: times are subtracted as integers, and near the
-    horizon each shape is a function of the time that remains.
+    No float32 subtraction cancels digits: times are subtracted as integers, and near the horizon
+    each shape is a function of the remaining time.
     """
     done = xp.clip(t - start, 0, horizon - start) / (horizon - start)
     remaining = xp.clip(horizon - t, 0, horizon - start) / (horizon - start)

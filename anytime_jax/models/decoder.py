@@ -1,12 +1,12 @@
 """Decoder-only transformer: the paper's OLMo, OLMo-2, Llama, Qwen, or a kind of your own.
 
-The only module that uses Flax. Outside, parameters are a plain dict of float32 arrays:
+No other module uses Flax. Everywhere else, parameters are a plain dict of float32 arrays:
 
     {"embedding", "blocks": {"qkv", "attn_out", "mlp_in", "mlp_out", ...}, "final_norm", "head"}
 
-With fewer heads of keys than of queries there are "q" and "kv" in the place of "qkv"; without a
-"head", the embedding is it. Every leaf of "blocks" is stacked over layers, whether the layers run
-in a loop or unrolled.
+A model with fewer heads of keys than of queries has "q" and "kv" in the place of "qkv". A tied
+model has no "head": the transposed embedding takes its place. Every leaf of "blocks" is stacked
+over layers, whether the layers run in a loop or unrolled.
 
 Shape suffixes: B batch, L length, M length of keys, D width, C parts fused in a product,
 H heads of queries, G heads of keys, K head size, E all heads' channels, F MLP width, V rows of the
@@ -67,7 +67,7 @@ def parameter_axes(config: ModelConfig) -> dict[str, tuple[str | None, ...]]:
 
 
 # The reduction and the output axis of every matrix of the blocks, counted from the end, for
-# `optimizers.muon`. Other axes count matrices: layers, the three of attention, a gate's two.
+# `optimizers.muon`. Other axes count matrices: layers; queries, keys and values; a gate's two.
 MATRIX_AXES = {
     **dict.fromkeys(("qkv", "q", "kv", "mlp_in"), (-3, -1)),
     **dict.fromkeys(("attn_out", "mlp_out"), (-2, -1)),
@@ -96,8 +96,8 @@ def hidden(
 ) -> jax.Array:
     """Returns the residual stream after the final norm, float32 of shape BxLxD.
 
-    A loss that computes the logits one block at a time applies the head to it. With `documents`,
-    tokens attend to their own document only.
+    The loss applies the head to the result, one block of rows at a time. With `documents`, tokens
+    attend to their own document only.
     """
     return hidden_and_gradient_sums(config, params, None, tokens_BxL, constrain, documents)[0]
 
@@ -110,9 +110,10 @@ def hidden_and_gradient_sums(
     constrain: ShardingConstraint = UNCONSTRAINED,
     documents: Documents | None = None,
 ) -> tuple[jax.Array, Any]:
-    """Returns `hidden`, and the sums of `params["blocks"]`, which the loop over layers carries.
+    """Returns the result of `hidden`, and `sums`, which the loop over layers carries.
 
-    The parameters of each layer are read by `gradient_sum_vjp.read`, unless `sums` is None.
+    `sums` are gradient sums of `params["blocks"]` or None. Unless they are None, the parameters of
+    each layer are read by `gradient_sum_vjp.read`.
     """
     hidden_BxLxD, _, sums = _run(
         config, params, tokens_BxL, constrain, documents=documents, sums=sums
@@ -129,14 +130,17 @@ def apply_block(
 
 
 def apply_head(config: ModelConfig, params: Params, x_BxLxD: jax.Array) -> jax.Array:
-    """Returns the logits of the residual stream after the last block; reads no other parameters."""
+    """Returns the logits of the residual stream after the last block.
+
+    Of the parameters, only the final norm and the head are read.
+    """
     return _logits(config, params, _final_norm(config, params, x_BxLxD))
 
 
 def head(config: ModelConfig, params: Params) -> jax.Array:
     """Returns the matrix that turns hidden states into logits, of shape DxV.
 
-    It is the parameter, over the growth of the width under "mup".
+    Under "mup", it is the parameter divided by the growth of the width.
     """
     head_DxV = params["embedding"].T if config.tied else params["head"]
     return head_DxV if config.width_growth == 1 else head_DxV / config.width_growth
@@ -145,8 +149,8 @@ def head(config: ModelConfig, params: Params) -> jax.Array:
 def init_cache(config: ModelConfig, batch: int, length: int) -> Cache:
     """Returns an empty cache for `batch` texts of at most `length` tokens.
 
-    Keys and values have the dtype of the operands of the products, to which they would be rounded
-    anyway: 16 bits halve the memory without changing results.
+    Keys and values are stored in the type to which products round them anyway, `config.dtype`: in
+    16 bits they take half the memory and give the same results.
     """
     shape = (config.layers, batch, length, config.key_heads, config.head_width)
     return {name: jnp.zeros(shape, config.dtype) for name in ("keys", "values")}
@@ -162,12 +166,12 @@ def decode(
     """Returns the next-token logits of tokens that follow those in the cache, and the new cache.
 
     The logits, float32 of shape BxLxV, equal the logits that `apply` returns for the whole texts.
-    `position` is the number of tokens before these, the same in every row; the cache from there on
-    is not read, and `position + L` must not exceed its length. A prompt may be padded at its end:
-    tokens decoded later replace the padding, and no token before it attends to it.
+    `position` is the number of tokens in the cache before the new ones, the same in every row. The
+    cache from `position` on is not read, and `position + L` must not exceed its length. A prompt
+    may be padded at its end: no token of the prompt attends to the padding, and tokens that are
+    decoded later replace it.
 
-    Jit this function with the cache donated. It compiles twice, for the prompt and for single
-    tokens.
+    Jit this function with the cache donated. It compiles twice: for the prompt, and for one token.
     """
     output = _run(config, params, tokens_BxL, UNCONSTRAINED, cache, position)
     return _logits(config, params, output[0]), cast(Cache, output[1])
@@ -186,9 +190,9 @@ def param_shapes(config: ModelConfig) -> Params:
 
 
 def growing_matrices(config: ModelConfig) -> set[str]:
-    """Returns the names of the parameters of the blocks two of whose axes grow with the width.
+    """Returns the names of the block parameters that have two axes which grow with the width.
 
-    Raises an InputError if the axes of a parameter that is no vector are not known.
+    Raises an InputError for a matrix whose axes are not in `parameter_axes`.
     """
     axes = parameter_axes(config)
     leaves = jax.tree_util.tree_leaves_with_path(param_shapes(config)["blocks"])
@@ -214,7 +218,7 @@ def matrix_axes(config: ModelConfig) -> dict[str, tuple[int, int]]:
 def count_params(config: ModelConfig) -> dict[str, int]:
     """Returns the number of parameters in the block matrices, in the head and in total.
 
-    A head that is the embedding is counted in the total once.
+    In the total of a tied model, embedding and head are one parameter.
     """
     shapes = param_shapes(config)
     matrices = [x for name, x in shapes["blocks"].items() if name in parameter_axes(config)]
@@ -287,9 +291,9 @@ def _run(
 
 
 def split_layers(config: ModelConfig, sums: Params) -> Params:
-    """Returns sums of gradients with the blocks of an unrolled loop as a list.
+    """Returns sums of gradients; for an unrolled loop, those of the blocks are a list of blocks.
 
-    The product that computes the gradient of a block adds it to an array of that block alone.
+    So the product that computes the gradient of a block can add it to an array of that size.
     """
     if config.layer_loop == "scan":
         return sums
@@ -348,8 +352,8 @@ def block_class(config: ModelConfig) -> Any:
 class Block(nn.Module):
     """Attention and MLP, each added to the float32 residual stream.
 
-    A model's `block` may be a subclass with another `attend` or `mlp`. An `attend` that keeps
-    `documents` apart, where there are any, says so with `masks_documents`.
+    The `block` of a model may be a subclass with another `attend` or `mlp`. A subclass whose
+    `attend` keeps `documents` apart sets `masks_documents` to True.
     """
 
     masks_documents: ClassVar[bool] = False
@@ -363,7 +367,10 @@ class Block(nn.Module):
     def __call__(
         self, x_BxLxD: jax.Array, layer: jax.Array, cache: Cache | None
     ) -> tuple[jax.Array, Cache | None]:
-        """Returns the residual stream after block `layer`, from 0, and its cache if decoding."""
+        """Returns the residual stream after block `layer`, from 0, and the block's new cache.
+
+        The cache is None except in decoding.
+        """
         cfg = self.config
         attn_norm, mlp_norm = Norm(cfg, name="attn_norm"), Norm(cfg, name="mlp_norm")
         if cfg.norm_first:
@@ -384,7 +391,7 @@ class Block(nn.Module):
     def attend(
         self, x_BxLxD: jax.Array, layer: jax.Array, cache: Cache | None
     ) -> tuple[jax.Array, Cache | None]:
-        """Returns what attention adds, float32 of the input's shape, and its cache if decoding."""
+        """Returns what attention adds, float32 of the input's shape, and the block's new cache."""
         cfg = self.config
         (L, D), H, K = x_BxLxD.shape[1:], cfg.heads, cfg.head_width
         q_BxLxHxK, k_BxLxGxK, v_BxLxGxK = self._queries_keys_values(x_BxLxD)
@@ -433,9 +440,10 @@ class Block(nn.Module):
     def _add_bias(
         self, name: str, y: jax.Array, option: str = "", shape: tuple[int, ...] = ()
     ) -> jax.Array:
-        """Adds the bias of a product, of the shape of its axes after BxL, if the kind has one.
+        """Adds the bias of a product if the kind of model has one.
 
-        It is a parameter of that shape unless another is given.
+        The bias has the axes of the product after BxL. Its parameter has the same shape, unless
+        `shape` gives another with as many elements.
         """
         if (option or name) not in self.config.biases:
             return y
@@ -464,8 +472,8 @@ class Block(nn.Module):
 def _gelu(x: jax.Array) -> jax.Array:
     """The exact GELU, by the error function, float32.
 
-    `jax.nn.gelu` uses erfc, which is more precise for results near 0, where no sum preserves the
-    digits; and XLA evaluates both formulas of erfc for every element.
+    `jax.nn.gelu` uses erfc, of which XLA evaluates two formulas for every element. It is more
+    precise for results near 0, but the sums that follow do not preserve these digits.
     """
     x = x.astype(jnp.float32)
     return 0.5 * x * (1 + jax.lax.erf(x * math.sqrt(0.5)))
@@ -474,7 +482,7 @@ def _gelu(x: jax.Array) -> jax.Array:
 class Norm(nn.Module):
     """Layer norm (OLMo) or RMS norm (OLMo-2) over the last axis, with a scale and no bias.
 
-    With `over_heads`, over the last two axes, heads and their channels, together.
+    With `over_heads`, the norm is over the last two axes together: heads and their channels.
     """
 
     config: ModelConfig
@@ -489,33 +497,39 @@ class Norm(nn.Module):
 
 
 def _truncated_normal(sigma: Any) -> nn.initializers.Initializer:
-    """Normal truncated at three sigma, the standard deviation before truncation."""
+    """Normal distribution of standard deviation sigma, truncated at three sigma."""
     unit = nn.initializers.truncated_normal(1.0, lower=-3.0, upper=3.0)
     return lambda key, shape, dtype=jnp.float32: sigma * unit(key, shape, dtype)
 
 
 def _of_vocabulary(config: ModelConfig) -> nn.initializers.Initializer:
-    """Initializer of the embedding and the head, which under "mup" does not change with the width.
+    """Initializer of the embedding and the head; under "mup" it does not depend on the width.
 
-    OLMo: Mitchell's initialization, here 1/sqrt(D). OLMo-2: 0.02 everywhere.
+    Sigma is 1/sqrt(D) for OLMo (Mitchell's initialization) and 0.02 for OLMo-2.
     """
     by_width = config.initial_scale == "depth"
     return _truncated_normal(1 / math.sqrt(config.base_width or config.width) if by_width else 0.02)
 
 
 def _inward(config: ModelConfig) -> nn.initializers.Initializer:
-    """Initializer of matrices that read the residual stream: OLMo's 1/sqrt(D), OLMo-2's 0.02."""
+    """Initializer of matrices that read the residual stream.
+
+    Sigma is 1/sqrt(D) for OLMo and `_constant_sigma` for OLMo-2.
+    """
     by_width = config.initial_scale == "depth"
     return _truncated_normal(1 / math.sqrt(config.width) if by_width else _constant_sigma(config))
 
 
 def _outward(config: ModelConfig, fan_in: int, layer: jax.Array) -> nn.initializers.Initializer:
-    """Initializer of matrices that write to the residual stream; OLMo's sigma falls with depth."""
+    """Initializer of matrices that write to the residual stream.
+
+    Sigma falls with depth for OLMo; it is `_constant_sigma` for OLMo-2.
+    """
     if config.initial_scale == "constant":
         return _truncated_normal(_constant_sigma(config))
     return _truncated_normal(1 / jnp.sqrt(2.0 * fan_in * (layer + 1)))
 
 
 def _constant_sigma(config: ModelConfig) -> float:
-    """OLMo-2's sigma of matrices of the blocks; under "mup" it falls with the root of the width."""
+    """Sigma of the block matrices of OLMo-2: 0.02, under "mup" divided by sqrt(width growth)."""
     return 0.02 / math.sqrt(config.width_growth)

@@ -1,13 +1,16 @@
-"""Sums of gradients, to which each layer adds its own where it is computed.
+"""Sums of gradients over microbatches: each layer adds its gradient in place, in the backward pass.
 
-The gradient of a loop over layers is otherwise an array of all layers, which is added to the sums
-of other microbatches afterwards: one more array in memory, and more passes over it. Here the loop
-over layers carries the sums. Their values are not read; the backward loop carries their cotangents,
-and adds to them in place:
+Without this module, the backward pass of a loop over layers makes an array of the gradients of all
+layers, and another operation adds the array to the sum over microbatches: one more array in memory,
+and more passes over it.
 
-    def loss_and_sums(sums): ...  # reads all weights by `read`
+Here the forward loop over layers carries `sums`, a tree whose values are never read. So the
+backward loop carries the cotangent of `sums`, and `read` makes each layer add its gradient to this
+cotangent. The cotangent that the caller passes in is the sum over earlier microbatches:
+
+    def loss_and_sums(sums): ...  # takes all weights through `read`; returns the loss and the sums
     (loss, _), vjp = jax.vjp(loss_and_sums, zeros)
-    (sums,) = vjp((jnp.ones(()), sums))  # the sums with this gradient
+    (total,) = vjp((jnp.ones(()), total))  # total + the gradient of this microbatch
 """
 
 from typing import Any
@@ -18,10 +21,11 @@ import jax.numpy as jnp
 
 @jax.custom_vjp
 def read(weights: Any, sums: Any, layer: jax.Array | None = None) -> tuple[Any, Any]:
-    """Returns weights as float32, and the sums, whose cotangents their gradients are added to.
+    """Returns the weights as float32, and the sums as they are.
 
-    Both are trees of one structure. With a `layer`, the weights are those of that layer, and the
-    sums have all layers on their first axis. The gradient of `weights` itself is zero.
+    In the backward pass, the gradient of the weights is added to the cotangent of the sums, and
+    the argument `weights` itself gets no gradient. Weights and sums are trees of one structure.
+    With a `layer`, `weights` are those of one layer, and the first axis of the sums is the layer.
     """
     del layer
     return jax.tree.map(lambda weight: weight.astype(jnp.float32), weights), sums
@@ -47,7 +51,7 @@ read.defvjp(_forward, _backward)
 
 
 def read_except(name: str, weights: dict[str, Any], sums: dict[str, Any]) -> tuple[Any, Any]:
-    """Returns what `read` does, but one item of both dicts as it is."""
+    """Returns the result of `read`, except that one item of both dicts is returned as it is."""
     parts = ({key: leaf for key, leaf in tree.items() if key != name} for tree in (weights, sums))
     read_weights, read_sums = read(*parts)
     return {**read_weights, name: weights[name]}, {**read_sums, name: sums[name]}

@@ -16,8 +16,8 @@ from anytime_jax.config.model import Dtype
 class Precision(NamedTuple):
     """Type to which operands and results of products are rounded, and the platform.
 
-    XLA's CPU backend lacks some bfloat16 products and is slow at the others. On a CPU the rounded
-    values are therefore stored in float32, where the product of two of them is exact.
+    XLA's CPU backend has some bfloat16 products, all of them slow, and lacks others. So a CPU
+    stores the rounded values in float32, in which a product of two rounded values is exact.
     """
 
     dtype: Dtype
@@ -40,9 +40,10 @@ def mixed_einsum(
 ) -> jax.Array:
     """Returns a two-operand einsum of rounded operands, with float32 sums.
 
-    The result is rounded, of type `precision.stored_dtype`, or else float32. Every index of `spec`
-    must be in at least two of its three terms. Both backward products use rounded operands. The
-    gradient of `x` is rounded; the gradient of `y`, usually a weight, stays float32.
+    With `round_result`, the result is rounded, of type `precision.stored_dtype`; without it, the
+    result is float32. Every index of `spec` must be in at least two of its three terms. In the
+    backward pass, operands are rounded too. The gradient of `x` is rounded; the gradient of `y`,
+    usually a weight, stays float32.
     """
     return _mixed_einsum(spec, x, y, precision, round_result)
 
@@ -59,8 +60,8 @@ def _forward(
 ) -> tuple[jax.Array, Any]:
     rounded = precision.round(x)
     out = _einsum(spec, rounded, precision.round(y), precision, round_result)
-    # y is usually a weight: saved unrounded, it needs no second copy in 16 bits. The zero carries
-    # the type of x, in which the gradient of x is returned.
+    # y, usually a weight, is saved unrounded: there is no copy in 16 bits beside the weight. The
+    # zero carries the type of x, in which the gradient of x is returned.
     return out, (rounded, y, jnp.zeros((), x.dtype))
 
 

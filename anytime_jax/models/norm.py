@@ -1,6 +1,6 @@
 """Layer norm and RMS norm, with a gradient that takes few passes over memory.
 
-Shape suffixes: N all axes that are not normalized, D width, the axis or axes that are.
+Shape suffixes: D the last axis or axes, which are normalized together; N all axes before them.
 """
 
 import functools
@@ -15,10 +15,10 @@ _Statistics = tuple[jax.Array | None, jax.Array]
 # products of the scale's gradient before it sums them.
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def normalize(x_NxD: jax.Array, scale_D: jax.Array, epsilon: float, centered: bool) -> jax.Array:
-    """Returns a layer norm if `centered`, else an RMS norm, float32.
+    """Returns a layer norm if `centered`, else an RMS norm, float32; neither has a bias.
 
-    It is over the axes of `scale`, the last ones of `x`: together, if there are several.
-    `epsilon` is added to the variance, or to the mean square. There is no bias.
+    `scale` has the shape of the last axes of `x`, which are normalized together. `epsilon` is added
+    to the variance of a layer norm and to the mean square of an RMS norm.
     """
     return _unit(x_NxD, _statistics(x_NxD, scale_D.ndim, epsilon, centered)) * scale_D
 
@@ -52,12 +52,12 @@ normalize.defvjp(_forward, _backward)
 
 
 def _mean(x_NxD: jax.Array, axes: int) -> jax.Array:
-    """Returns the mean over the last axes, which are kept."""
+    """Returns the mean over the last axes, which stay with size 1."""
     return x_NxD.mean(axis=tuple(range(-axes, 0)), keepdims=True)
 
 
 def _statistics(x_NxD: jax.Array, axes: int, epsilon: float, centered: bool) -> _Statistics:
-    """Returns the mean, if `centered`, and the reciprocal of the root mean square around it."""
+    """Returns the mean (None unless `centered`) and 1 / root mean square of `x` less the mean."""
     x_NxD = x_NxD.astype(jnp.float32)
     mean_Nx1 = _mean(x_NxD, axes) if centered else None
     rest_NxD = x_NxD if mean_Nx1 is None else x_NxD - mean_Nx1
@@ -65,7 +65,7 @@ def _statistics(x_NxD: jax.Array, axes: int, epsilon: float, centered: bool) -> 
 
 
 def _unit(x_NxD: jax.Array, statistics: _Statistics) -> jax.Array:
-    """Returns `x` less its mean, if there is one, with mean square 1."""
+    """Returns `x`, less the mean unless it is None, scaled to a mean square of 1."""
     mean_Nx1, inverse_Nx1 = statistics
     x_NxD = x_NxD.astype(jnp.float32)
     return (x_NxD if mean_Nx1 is None else x_NxD - mean_Nx1) * inverse_Nx1

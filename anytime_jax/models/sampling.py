@@ -24,9 +24,9 @@ _MIN_PADDED, _GROWTH = 16, 4
 class SamplingSettings:
     """Settings of the distribution from which tokens are sampled.
 
-    Logits are divided by `temperature` (0 for greedy decoding), then restricted to the `top_k` most
-    likely tokens (0 for all), then to the smallest set of these with at least `top_p` of the
-    probability (above 0; 1 for all).
+    Logits are divided by `temperature` (0 for greedy decoding). Then the `top_k` most likely tokens
+    are kept (0 for all). Of these, the most likely are kept, as few as have together at least the
+    fraction `top_p` of the probability (above 0; 1 for all).
     """
 
     temperature: float
@@ -78,13 +78,14 @@ def generate_tokens(
 ) -> Iterator[int]:
     """Continues a text lazily, by at most `count` tokens.
 
-    The context has at most `config.length` tokens, as in training. A longer text continues from its
-    last `config.length // 2` tokens, so its length is unlimited and the cost of a token constant.
-    The first call compiles a program for one token, and one per padded prompt length.
+    The context has at most `config.length` tokens, as in training. When the text has grown longer,
+    generation continues from the last `config.length // 2` tokens: a text may have any length, and
+    every token costs the same. The first call compiles a program for one token, and a program for
+    each padded length of a prompt.
 
-    An empty prompt starts from `stop_id`, as documents do in training. That id ends a document
-    (EOS); generation stops before it. Raises ValueError for an id outside the vocabulary or a
-    negative count.
+    `stop_id` is the id that ends a document (EOS). Generation stops before it. An empty prompt
+    starts from it, as a document does in training. Raises a ValueError for an id outside the
+    vocabulary or a negative count.
     """
     require_count("count", count)
     allowed = f"the id of a token, from 0 to {config.vocab_size - 1}"
@@ -140,7 +141,10 @@ def _next_token(
     key: jax.Array,
     number: jax.Array,
 ) -> tuple[jax.Array, Cache]:
-    """Samples token `number` after position `last`; `tokens_L` starts at `position`."""
+    """Samples the token after position `last`; `tokens_L` are those from `position` on.
+
+    `number` counts the sampled tokens and makes a random key for each.
+    """
     logits_1xLxV, cache = decoder.decode(config, params, cache, tokens_L[None], position)
     # Rows of the embedding beyond the vocabulary are not tokens.
     logits_W = logits_1xLxV[0, last - position, : config.vocab_size]
@@ -161,8 +165,9 @@ def next_tokens(
 ) -> tuple[jax.Array, Cache]:
     """Samples token `number` of several texts, which may have different lengths.
 
-    Each row has a cache of its own, stacked in front; its tokens start at `position_B`, and the new
-    one follows its token at `last_B`. Returns the new tokens, int32 of shape B, and the new cache.
+    Each text is a row, with a cache of its own; the caches are stacked on a first axis. The tokens
+    of a row start at its position in `position_B`, and the new token follows position `last_B`.
+    Returns the new tokens, int32 of shape B, and the new cache.
     """
     of_row = functools.partial(_next_token, config, settings, params, number=number)
     return jax.vmap(of_row)(cache, tokens_BxL, position_B, last_B, key_B)

@@ -1,9 +1,10 @@
 """Optimizers for training without a known end: frozen dataclasses that make Optax transforms.
 
-`interface.py` says what an optimizer is, and what a run tells it: begin there. `adamw.py`,
-`muon.py` and `schedule_free.py` have one each, `weight_decay.py` has the decay of all,
-`width_scaling.py` the updates of a wider model (muP), and `readouts.py` finds the weights that a
-method evaluates in its state. `training/optimizer.py` uses them, and anybody else's.
+Begin with `interface.py`: it says what an optimizer is, and what a run tells an optimizer.
+`adamw.py`, `muon.py` and `schedule_free.py` have one optimizer each. `weight_decay.py` has the
+weight decay that all three share, and `width_scaling.py` the updates of a wider model (muP).
+`readouts.py` finds, in an optimizer's state, the weights that a method evaluates.
+`training/optimizer.py` builds the optimizer of a run, from these classes or a user's own.
 
     >>> run = optimizers.RunInfo(learning_rate=optax.constant_schedule(1e-3))
     >>> optimizer = optimizers.ScheduleFreeAdamW().transform(run)

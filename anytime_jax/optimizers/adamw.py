@@ -26,12 +26,12 @@ class AdamW:
       b1: decay of the first moment.
       b2: decay of the second moment.
       epsilon: added to the root of the second moment.
-      weight_decay: decoupled decay of the parameters, times the learning rate; or "g2", "g0.5": an
-        update takes min(g ln(2) dt / t, 0.1) of every matrix instead, where dt is the time that it
-        adds to the run's and t the time after it.
+      weight_decay: decoupled decay of the parameters, a number that is multiplied by the learning
+        rate; or a rule such as "g2", with g = 2. From time t - dt to t, such a rule takes the share
+        g ln(2) dt / t from every matrix, at most 0.1, whatever the rate.
       decay_mask: the parameters that decay: "all", or the "matrices" of the blocks and the head,
-        without norms and embedding; a head tied to the embedding is the embedding. A decay such as
-        "g2" is of the matrices alone.
+        without norms and embedding. A head tied to the embedding does not count as a matrix. A rule
+        such as "g2" always decays the matrices alone.
 
     Examples:
       >>> optimizers.AdamW(weight_decay=0.1)
@@ -63,7 +63,7 @@ class AdamW:
     def adam(self, run: RunInfo) -> optax.GradientTransformation:
         """Returns Adam's direction, at the width of the run.
 
-        As the width grows, gradients fall in proportion, and so does epsilon.
+        A wider model has smaller gradients, in inverse proportion, so epsilon is divided too.
         """
         adam = optax.scale_by_adam(self.b1, self.b2, self.epsilon / run.width_growth)
         return scale_with_width(adam, run)

@@ -1,6 +1,7 @@
 """Interface between a run and its optimizer: any frozen dataclass with a method `transform`.
 
-The fields of the dataclass are its settings. An optimizer in the terms of Optax is one method:
+The fields of the dataclass are settings of the run. Optax's Adafactor, for example, is one field
+and one method:
 
     >>> @dataclasses.dataclass(frozen=True)
     ... class Adafactor:
@@ -18,8 +19,8 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import optax
 
-# The reduction and the output axis of each matrix by parameter name, the last dict key on a path;
-# counted from the end. All other axes of the parameter are batch axes.
+# By parameter name (the last dict key on its path), the reduction axis and the output axis of a
+# matrix, counted from the end. All other axes of the parameter are batch axes.
 MatrixAxes = Mapping[str, tuple[int, int]]
 
 
@@ -33,24 +34,24 @@ def _identity(stack_NxRxC: jax.Array) -> jax.Array:
 
 @dataclasses.dataclass(frozen=True)
 class RunInfo:
-    """What an optimizer is told about its run; alone, it needs a learning rate.
+    """What an optimizer is told about its run; only the learning rate is required.
 
     Attributes:
       learning_rate: learning rate as a function of Optax's count. The trainer passes the rate to
-        the compiled update as an argument, so there the count is ignored.
+        the compiled update as an argument, and its function ignores the count.
       warmup_steps: length of the linear warmup of the rate, in updates.
-      matrix_axes: the parameters of blocks that are matrices, or stacks of them, and the axes of
-        these.
-      matrices: names of all matrices, also of those outside the blocks; an embedding is none.
+      matrix_axes: by name, the reduction and the output axis of each parameter of the blocks that
+        is a matrix or a stack of matrices.
+      matrices: names of all matrices, inside the blocks and outside. An embedding is not a matrix.
       constrain_stack: shards the first axis of an array of many matrices.
-      width_growth: the width over the width at which the learning rate was tuned, for a model that
-        is parametrized for it ("mup"), else 1. An optimizer that follows it says so with
-        `follows_width = True`.
+      width_growth: the width divided by the width at which the learning rate was tuned, for a model
+        with the parametrization "mup", else 1. An optimizer whose updates depend on
+        `width_growth` has the attribute `follows_width = True`.
       growing_matrices: names of the matrices whose rows and columns both grow with the width.
-      relative_time: returns the time that an update adds to the run's, over the run's time after
-        it, for weight decays that follow the run ("g2"). It is 0 in the warmup, and is multiplied
-        by what a decay to a horizon leaves of the rate. It is called in every update; None stands
-        for 1 / (count + 1) after the warmup.
+      relative_time: a function, for weight decays that follow the run ("g2"). It returns dt / t,
+        where dt is the time that the update adds to the run and t the run's time after the update.
+        It returns 0 in the warmup; in a decay to a horizon, the result falls with the rate. It is
+        called in every update. None stands for 1 / (count + 1) after the warmup.
 
     Examples:
       >>> run = optimizers.RunInfo(optax.constant_schedule(1e-2))
@@ -71,7 +72,7 @@ class RunInfo:
 
 
 def parameter_name(path: tuple[Any, ...]) -> str:
-    """Returns the last dict key on the path of a leaf, "" if there is none."""
+    """Returns the last dict key on the path of a leaf, "" for a path without one."""
     names = [str(key.key) for key in path if isinstance(key, jax.tree_util.DictKey)]
     return names[-1] if names else ""
 
@@ -81,8 +82,8 @@ class Optimizer(Protocol):
     """The settings of a method, which make its transform.
 
     The state of the transform may have a node with read-outs (`optimizers.readouts`). A class whose
-    updates follow `RunInfo.width_growth` says so with the attribute `follows_width = True`; a
-    subclass with other updates, which do not, says False.
+    updates depend on `RunInfo.width_growth` has the attribute `follows_width = True`. A subclass
+    whose own updates do not depend on it sets the attribute to False.
 
     Examples:
       >>> run = optimizers.RunInfo(optax.constant_schedule(1e-2))

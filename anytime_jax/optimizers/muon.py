@@ -6,8 +6,8 @@ With G_t the gradient of a matrix at update t, the momentum M_t and the update U
     U_t = rms sqrt(max(rows, columns)) orthogonalize(N_t)
 
 where N_t is Nesterov's mean b1 M_t + (1 - b1) G_t, with bias corrections; without Nesterov's
-look-ahead it is M_t. `orthogonalize` moves all singular values near 1. The factor makes the root
-mean square of U_t that of Adam's updates, 0.2, so that one learning rate serves both.
+look-ahead, N_t is M_t. `orthogonalize` moves all singular values near 1. The root mean square of
+U_t is then about `rms` = 0.2, that of Adam's updates, so that one learning rate serves both.
 
 Orthogonalization is approximate. Exactly, it turns a matrix U S V^T (its singular value
 decomposition) into U V^T, whose singular values are 1. Five Newton-Schulz steps make singular

@@ -1,8 +1,9 @@
-"""Weights to evaluate that an optimizer's state implies, in addition to the parameters.
+"""Read-outs: weights to evaluate that a method computes from its state and the parameters.
 
-A node of the state has them if it has two methods. `iterates()` returns trees like the parameters
-by name, and `readouts()` the coefficients of the weights to evaluate, by label: float32 scalars
-with sum 1, of `averaging.LIVE`, the parameters, and of the iterates.
+A node of an optimizer's state with two methods has read-outs. `iterates()` returns further iterates
+of the method: trees like the parameters, by name. `readouts()` returns, by label, the coefficients
+of each read-out, a weighted sum of the parameters (`averaging.LIVE`) and the iterates. Coefficients
+are float32 scalars that sum to 1.
 """
 
 import operator
@@ -34,9 +35,9 @@ def iterates(opt_state: optax.OptState) -> dict[str, Any]:
 
 
 def readouts(opt_state: optax.OptState) -> dict[str, dict[str, jax.Array]]:
-    """Returns the weights that a method evaluates, as sums of the parameters and the iterates.
+    """Returns the coefficients of each read-out, by its label and the name of the iterate.
 
-    For a state of `jax.ShapeDtypeStruct`, use `jax.eval_shape`.
+    For a state of `jax.ShapeDtypeStruct`, call `jax.eval_shape(readouts, opt_state)`.
 
     Raises:
       ValueError: if the state holds more than one node with read-outs.
@@ -52,7 +53,7 @@ def readouts(opt_state: optax.OptState) -> dict[str, dict[str, jax.Array]]:
 
 
 def eval_params(opt_state: optax.OptState, params: optax.Params) -> dict[str, Any]:
-    """Returns the weights that a method evaluates, by label: float32 trees like the parameters.
+    """Returns the read-outs, weights that a method evaluates: trees like the parameters, by label.
 
     Examples:
       >>> optimizer = optimizers.ScheduleFreeAdamW().transform(

@@ -23,21 +23,23 @@ from anytime_jax.optimizers.width_scaling import scale_with_width
 class ScheduleFreeAdamW:
     """Schedule-free AdamW: gradients are taken between the iterates of Adam and their average.
 
-    With y the parameters and u the update of Adam without its first moment, of gradient and weight
-    decay at y,
+    The method has three iterates. y are the parameters, at which gradients are taken; z moves by
+    the updates; x, the average of the z, is evaluated. With u(y) the update of Adam without a first
+    moment, for the gradient and the weight decay at y,
 
         z = z + u(y)
         x = (1 - c) * x + c * z
         y = interpolation * x + (1 - interpolation) * z
 
-    c is the square of the largest rate so far over the sum of these squares. x is evaluated.
+    The weight of an update in x is the square of the largest rate so far. c is this weight divided
+    by the sum of all weights so far.
 
     Attributes:
       b2: decay of the second moment.
       epsilon: added to the root of the second moment.
       weight_decay: decoupled decay of the parameters, as in `AdamW`.
       decay_mask: the parameters that decay, as in `AdamW`.
-      interpolation: weight of the average x in the parameters.
+      interpolation: weight of the average x in the parameters y.
 
     Examples:
       >>> optimizer = optimizers.ScheduleFreeAdamW(interpolation=0.8)

@@ -1,23 +1,25 @@
 """Decoupled weight decay: a number times the learning rate, or a share that follows the run.
 
-With a number, an update at the rate eta takes `eta * weight_decay` of a parameter. Without
-gradients a weight is halved in a fixed number of updates, which is tuned to the length of a run.
-With "g2", where g = 2, an update takes
+With a number, an update at the rate eta takes the share `eta * weight_decay` of a parameter. At a
+constant rate and without gradients, a weight is halved in a fixed number of updates. The best
+number depends on the length of the run, which an anytime run does not know.
+
+With a rule such as "g2", where g = 2, every matrix decays, whatever the rate. From time t - dt to
+t, an update takes the share
 
     min(g ln(2) dt / t, 0.1)
 
-of every matrix, whatever the rate, where dt is the time that it adds to the run's and t the time
-after it. Without gradients, a weight at time t is halved by the time `e^(1/g) t`, for any t. This
-decay begins after the warmup, and a run should have one: without it, the first updates take the
-most. In the trainer, it falls with the rate where that decays to a horizon.
+so that, without gradients, a weight is halved from any time t to `e^(1/g) t`. The decay begins
+after the warmup. A run with such a rule should have a warmup: the share is largest in the first
+updates. In the trainer, the share falls with the rate in a decay to a horizon.
 
     >>> optimizer = optimizers.AdamW(weight_decay="g2")
     >>> rate = optax.constant_schedule(1e-3)
     >>> run = optimizers.RunInfo(rate, warmup_steps=10, matrices=["w"])
     >>> descent = optimizer.transform(run)
 
-Sources: a fixed decay is tuned to the length of a run: arXiv 2405.13698 (as one over it), arXiv
-2505.13738 (as a power of the tokens per parameter).
+Sources: the best fixed decay falls with the length of the run: arXiv 2405.13698 (in inverse
+proportion), arXiv 2505.13738 (as a power of the tokens per parameter).
 """
 
 import functools
@@ -38,7 +40,7 @@ _LARGEST_SHARE = 0.1  # early in a run, g ln(2) / t is large
 
 
 def check_weight_decay(weight_decay: float | str) -> None:
-    """Raises an InputError unless a weight decay is a fraction, or a rule such as "g2"."""
+    """Raises an InputError unless a weight decay is a number from 0 to 1 or a rule such as "g2"."""
     is_fraction = is_number(weight_decay) and 0 <= float(weight_decay) <= 1
     if not is_fraction and parse_g(weight_decay) is None:
         allowed = 'a fraction from 0 to 1, or "g" and a number from 0.01 to 100, as in "g2"'
@@ -46,7 +48,7 @@ def check_weight_decay(weight_decay: float | str) -> None:
 
 
 def parse_g(weight_decay: float | str) -> float | None:
-    """Returns the g of a decay such as "g2"; None for a number, or other text."""
+    """Returns the g of a rule such as "g2"; None for a number or other text."""
     if not isinstance(weight_decay, str) or not re.fullmatch(r"g[0-9]+(\.[0-9]+)?", weight_decay):
         return None
     g = float(weight_decay[1:])
@@ -84,7 +86,7 @@ def descend(
 def _take_share(
     weight_decay: str, run: RunInfo, mask: Callable[[optax.Params], Any]
 ) -> optax.GradientTransformation:
-    """Takes a share of some parameters; counts updates if the run does not tell its time."""
+    """Takes a share of the masked parameters; without `relative_time`, updates are the time."""
     if run.relative_time is None:
         share = functools.partial(share_taken, weight_decay, run)
         return optax.add_decayed_weights(lambda count: -share(count), mask)
@@ -101,7 +103,7 @@ def _take_share(
 
 
 def share_taken(weight_decay: float | str, run: RunInfo, count: Any) -> Any:
-    """Returns the share of a parameter that the update after `count`, of Optax, takes."""
+    """Returns the share of a parameter that an update takes; `count` is Optax's, before it."""
     g = parse_g(weight_decay)
     if g is None:
         return jnp.asarray(run.learning_rate(count), jnp.float32) * weight_decay
@@ -113,7 +115,7 @@ def share_taken(weight_decay: float | str, run: RunInfo, count: Any) -> Any:
 
 
 def mask_name(weight_decay: float | str, decay_mask: DecayMask) -> DecayMask:
-    """Returns the word for which parameters decay: those of "g2" are the matrices."""
+    """Returns which parameters decay: always "matrices" with a rule such as "g2"."""
     return "matrices" if isinstance(weight_decay, str) else decay_mask
 
 

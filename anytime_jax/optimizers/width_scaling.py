@@ -11,10 +11,11 @@ from anytime_jax.optimizers.interface import RunInfo, parameter_name
 def scale_with_width(
     direction: optax.GradientTransformation, run: RunInfo
 ) -> optax.GradientTransformation:
-    """Divides a direction's updates of the matrices that grow by the growth of the width.
+    """Divides a direction's updates of `run.growing_matrices` by the growth of the width.
 
-    A matrix of N times as many columns takes the sum of N times as many changes, which Adam makes
-    of one size and one sign; so each has to be N times as small.
+    If a matrix has N times as many inputs, each of its outputs sums N times as many changes. Adam
+    makes the changes equally large, whatever the width, and they add up with one sign. So each
+    change has to be N times as small.
 
     Examples:
       >>> rate = optax.constant_schedule(1e-2)
@@ -38,5 +39,5 @@ def scale_with_width(
 
 
 def width_growth(run: RunInfo, name: str) -> float:
-    """Returns by what the growth of the width divides the updates of a parameter."""
+    """Returns the number by which `scale_with_width` divides the updates of a parameter."""
     return run.width_growth if name in run.growing_matrices else 1.0
