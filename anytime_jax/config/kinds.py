@@ -1,13 +1,13 @@
 """Kinds of schedules, optimizers, models and sources of text: dataclasses that settings name.
 
-A kind is named by the short name that an installed plugin gives it ("inverse_sqrt", "muon"), or as
-`package.module:Class`. Its fields are its settings. The short names of this package are in its own
-plugin (`anytime_jax.builtin_plugin`), and another distribution's are in its.
+A kind is named by a short name ("inverse_sqrt", "muon") or as `package.module:Class`. The fields of
+the class are settings. Every installed distribution has its short names in its plugin; the plugin
+of this package is `anytime_jax.builtin_plugin`.
 
-Naming a class runs the code of its module, so a class is imported only if its package is trusted:
-the user's own configuration and command line are, and what a run directory, a checkpoint or an
-exported model names is not, unless the caller says so (`trust`). Installed plugins
-(`anytime_jax.plugins`), this package among them, always are.
+To import a class runs the code of its module, so a class is imported only from a trusted package.
+Packages of installed plugins (`anytime_jax.plugins`), this one among them, are always trusted. So
+are packages that the user's own configuration or command line names. Packages that a run directory,
+a checkpoint or an exported model names are not, unless the caller passes them as `trust`.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ _CLASS = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)", re.ASCI
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A kind with its settings as they were written, before times are read by the clock.
+    """A kind and its settings as they were written, before the clock reads their times.
 
     Attributes:
       name: its short name, or `package.module:Class`.
@@ -70,9 +70,9 @@ class Kinds:
       part: the part, as plugins call it.
       base: the class or protocol of which each kind is a subclass.
       default: the kind where none is named; None if one has to be.
-      has_times: whether fields may be text such as "4x". Reading then gives a `Kind`, from which
-        `resolve` makes the instance once there is a clock.
-      setting: what a message calls the name of the kind.
+      has_times: whether fields may be text such as "4x". If so, reading returns a `Kind`, and
+        `resolve` makes the instance later, when there is a clock.
+      setting: name of the setting that names the kind, for messages.
     """
 
     part: str
@@ -87,7 +87,10 @@ class Kinds:
         return {name: self.find(name, NOBODY) for name in plugins.kinds(self.part)}
 
     def find(self, name: Any, trust: Trust) -> Any:
-        """Returns the dataclass with a name; raises an InputError if there is none, or no trust."""
+        """Returns the dataclass with a name.
+
+        Raises an InputError if there is no such class, or if its package is not trusted.
+        """
         places = plugins.kinds(self.part)
         allowed = f'one of {", ".join(places)}, or a class as "package.module:Class"'
         if name is None:
@@ -148,9 +151,10 @@ def is_trusted(module: str, trust: Trust) -> bool:
 
 @contextlib.contextmanager
 def explain_errors(modules: Collection[str], but: Any = InputError) -> Iterator[None]:
-    """Turns an error of code that uses these modules into an InputError that says where it was.
+    """Turns an error of code that uses these modules into an InputError with the file and line.
 
-    Errors of the types `but` pass, and so do all if the modules are of installed plugins.
+    Errors of the types `but` are passed on. So are all errors if every module belongs to an
+    installed plugin.
     """
     try:
         yield

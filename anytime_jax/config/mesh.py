@@ -1,4 +1,4 @@
-"""Settings of the mesh of devices."""
+"""Settings of the mesh of devices, whose axes are `data`, `fsdp` and `tensor`."""
 
 import dataclasses
 

@@ -112,8 +112,9 @@ ABSENT = {
 def explain_unknown(name: str, siblings: Collection[str], known: Mapping[str, Any]) -> str:
     """Returns what is wrong with the unknown dotted name of a setting.
 
-    It may be of another kind, a word of another trainer, of another group, or misspelt. `siblings`
-    are the names in its group, and `known` has the declarations of all settings by dotted name.
+    The name may be a setting of another kind or another group, a word of another trainer, or
+    misspelt. `siblings` are the names in its group. `known` has the declarations of all settings by
+    dotted name.
     """
     reason, last = "there is no such setting", name.rpartition(".")[2]
     if (own := known.get(name)) and own.kinds:

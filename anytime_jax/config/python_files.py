@@ -1,10 +1,17 @@
 """Python files that configure runs, or several: found by path or name, listed, and executed.
 
-A name such as `quickstart` stands for a file in `configs/` of the working directory, or else in a
-folder of an installed plugin (`anytime_jax.plugins.Folder`). Inside a file, `from configs import
-base` finds modules in `configs/` and among the shipped configurations, but first in the `configs`
-folder in which the file itself is: a file works wherever it is copied, and a shipped one always
-imports shipped modules.
+A name such as `quickstart` stands for a file in `configs/` of the working directory. If there is
+none, it stands for a file in a folder of an installed plugin (`anytime_jax.plugins.Folder`).
+
+A file may import other configurations: `from configs import base`. Modules of `configs` are looked
+for in this order:
+
+    1. the nearest folder called `configs` that contains the file
+    2. the shipped configurations, if the file is in a folder of a plugin
+    3. `configs/` of the working directory
+    4. the shipped configurations
+
+So a file works wherever it is copied, and a shipped file always imports shipped modules.
 """
 
 import ast
@@ -27,13 +34,13 @@ from anytime_jax.errors import InputError, describe_failure
 from anytime_jax.plugins import Folder
 
 _LOCAL = Path("configs")
-_EXECUTING = threading.RLock()  # held while `configs` is one file's, which may execute another
+_EXECUTING = threading.RLock()  # held while `configs` is for one file, which may execute another
 
 
 def find(option: str, text: str, *folders: Folder) -> Path:
-    """Returns the file of a path, or of a name in one of the folders.
+    """Returns the file at a path, or the file with a name in one of the folders.
 
-    Raises an InputError if there is none.
+    Raises an InputError if there is no such file.
     """
     # `Path.is_file` raises for text that no file system takes as a name.
     file = Path(text) if os.path.isfile(text) else _named(text, folders)
@@ -63,7 +70,7 @@ def _places(folder: Folder) -> list[Path]:
 
 
 def summaries(folder: Folder) -> dict[str, str]:
-    """Returns the first docstring line of every file of a folder, by name, executing none."""
+    """Returns the first line of each file's docstring, by name; executes no file."""
     found: dict[str, str] = {}
     for place in reversed(_places(folder)):
         for file in sorted(place.glob("*.py")):
@@ -77,9 +84,10 @@ def summaries(folder: Folder) -> dict[str, str]:
 
 @contextlib.contextmanager
 def execute(label: str, file: Path) -> Iterator[dict[str, Any]]:
-    """Executes a file and yields its names, whose functions are called inside the context.
+    """Executes a file and yields its names; call functions of the file inside this context.
 
-    What they raise becomes an InputError that begins with `label` and names the line.
+    An error that the file or such a function raises becomes an InputError, which begins with
+    `label` and names the line.
     """
     with _EXECUTING, _importable_configs(file):
         try:
@@ -93,7 +101,7 @@ def execute(label: str, file: Path) -> Iterator[dict[str, Any]]:
 
 @contextlib.contextmanager
 def _importable_configs(file: Path) -> Iterator[None]:
-    """Makes `configs` the package of all folders in which a file's imports are looked for."""
+    """Makes `configs` a package of all folders in which the imports of a file are looked for."""
     parents = file.resolve().parents
     own = [folder for folder in parents if folder.name == "configs"][:1]
     own += [CONFIGURATIONS] if any(x.path in parents for x in plugins.folders()) else []
@@ -116,9 +124,9 @@ def _importable_configs(file: Path) -> Iterator[None]:
 def get_config(text: str, trust: Trust = NOBODY) -> dict[str, Any]:
     """Returns the settings of a configuration, `FILE` or `FILE:RUN`, as nested dictionaries.
 
-    FILE is a path or a name, RUN what its `get_config` takes, such as the name of a run; one that
-    reads a run directory takes `trust` too. Raises an InputError if there is no such file, or it
-    cannot be executed.
+    FILE is a path or a name. RUN is the argument of the file's `get_config`, such as the name of a
+    run. A `get_config` that reads a run directory gets `trust` as well. Raises an InputError if
+    there is no such file, or if it cannot be executed.
     """
     text, _, run = text.partition(":")
     label = f"--config={text}"

@@ -1,7 +1,8 @@
 """The configuration of a run: its settings, and what follows from them.
 
-`build` turns the settings of a configuration file into a `Config`: the `Settings` with clock,
-learning rate, averages, stop and branch, which `resolve` works out and checks against each other.
+`build` reads the settings of a configuration file into `Settings`, and `resolve` makes a `Config`
+of them: the settings, and what follows from them (clock, learning rate, averages, stop, branch),
+checked against each other.
 """
 
 import dataclasses
@@ -31,7 +32,7 @@ class Config(Settings):
     """The settings of a run, and what follows from them; made by `build` or `resolve`.
 
     Attributes:
-      directory: the run directory: the setting `run_dir`, or else what follows from the name.
+      directory: the run directory: the setting `run_dir`, or, if that is empty, `_directory`.
       clock: conversion between steps, time, tokens and Chinchilla multiples.
       learning_rate: the learning rate as a function of time.
       horizon: last step at which the schedule is defined; None if it does not end.
@@ -79,9 +80,9 @@ class Config(Settings):
         return tuple(dict.fromkeys(model.length for model in self.models))
 
     def batches(self, step: int) -> Iterator[tuple[int, int | None]]:
-        """Yields the windows in an update from a step on, each number with its updates.
+        """Yields pairs from a step on: the windows in an update, and how many updates have as many.
 
-        The last number of updates is None: it has no end.
+        The last pair has no end: its number of updates is None.
         """
         begins = sorted({x.step for x in (*self.clock.phases, *self.run_stages)})
         for begin, end in zip(begins, [*begins[1:], None], strict=True):
@@ -109,10 +110,9 @@ class Config(Settings):
         )
 
     def windows_read(self, step: int) -> Iterator[tuple[RunStage, dict[str, int]]]:
-        """Yields the stages of the first `step` updates, and the windows of each source read.
+        """Yields each stage of the first `step` updates, and windows read of each source by name.
 
-        The windows are those read up to the end of the stage, or to `step`, since the last change
-        of the length.
+        Counts windows since the last change of length, up to `step` or the end of the stage.
         """
         for number, stage in enumerate(self.run_stages):
             if number == 0 or stage.step < step:
@@ -125,12 +125,12 @@ class Config(Settings):
         return dict(self.eval.sets) or self.sources
 
     def eval_rows(self, length: int) -> int:
-        """Windows of a length evaluated at once: of longer ones fewer, with the same tokens."""
+        """Returns how many windows of a length are evaluated at once, always as many tokens."""
         return max(self.eval.batch_size * self.model.length // length, 1)
 
     @property
     def follows_width(self) -> bool:
-        """Whether the class of the optimizer itself follows the width (`optimizers.RunInfo`)."""
+        """Whether updates of the optimizer depend on the width (`optimizers.RunInfo`)."""
         return getattr(self.optimizer, "follows_width", False)
 
     @functools.cached_property
@@ -163,8 +163,9 @@ class Config(Settings):
     def identity(self, fingerprint: str) -> dict[str, Any]:
         """Returns the identity settings by dotted name, with the fingerprint of the data.
 
-        Other settings affect losses only by rounding, or are checked by the digest of the trunk's
-        checkpoint or of the initial weights, or with the stages.
+        A resume may change the other settings, for one of three reasons: they affect losses by
+        rounding alone; the digest of the trunk's checkpoint or of the initial weights covers them;
+        or they are checked with the stages.
         """
         return {**self.select(lambda x: x.identity), "data.fingerprint": fingerprint}
 
@@ -179,15 +180,15 @@ class Config(Settings):
 def build(source: Mapping[str, Any], *, trust: Trust) -> Config:
     """Returns the configuration of a run from nested dictionaries.
 
-    `trust` says which packages are imported for kinds that are named `package.module:Class`: for
-    the user's own settings `EVERY_PACKAGE`; for those that a run directory or a model holds,
-    `NOBODY` or what the user trusts. Raises an InputError for each wrong setting.
+    `trust` says which packages are imported for kinds that are named `package.module:Class`. It is
+    `EVERY_PACKAGE` for the user's own settings. For settings from a run directory or a model, it is
+    `NOBODY` or the packages that the user trusts. Raises an InputError for each wrong setting.
     """
     return resolve(read(Settings, source, trust))
 
 
 def build_saved(source: Any, where: str, trust: Trust = NOBODY) -> Config:
-    """Returns the configuration of settings that a file holds, which `where` names in errors."""
+    """Returns the configuration of settings from a file; errors call the file `where`."""
     try:
         return build(source, trust=trust)
     except InputError as error:
@@ -195,7 +196,7 @@ def build_saved(source: Any, where: str, trust: Trust = NOBODY) -> Config:
 
 
 def resolve(settings: Settings) -> Config:
-    """Returns settings with what follows from them; raises an InputError if they do not fit."""
+    """Returns the configuration of settings; raises an InputError if they do not fit."""
     with within("config"):
         return _resolve(settings)
 
@@ -256,7 +257,7 @@ def _resolve(settings: Settings) -> Config:
 
 
 def _build_schedule(kind: Kind, clock: Clock) -> schedules.Schedule:
-    """Returns a schedule whose points are times of a clock."""
+    """Returns the schedule of a kind, with every point converted to a time of the clock."""
     times = {
         name: clock.time_at(value, name)
         for name, value in kind.settings.items()
@@ -266,7 +267,7 @@ def _build_schedule(kind: Kind, clock: Clock) -> schedules.Schedule:
 
 
 def _check_rates(kind: Kind, rate: schedules.Schedule) -> None:
-    """Raises an InputError if learning rates over a run are not numbers of at least 0."""
+    """Raises an InputError if a learning rate of the run is negative or not a number."""
     end = _LAST_CHECKED if rate.end is None else rate.end
     geometric = np.geomspace(1, max(end, 1), 64).astype(int)
     times = np.unique([0, rate.warmup_end, *geometric[geometric <= end], end])
@@ -306,14 +307,17 @@ def _averaging_rules(labels: tuple) -> dict[str, averaging.Rule]:
 
 
 def _count_steps(clock: Clock, point: str, name: str) -> int:
-    """Returns a distance in updates, which stays constant as the batch grows."""
+    """Returns the number of updates of a setting such as "1x", at the first batch size.
+
+    The number stays the same when the batch grows.
+    """
     steps = clock.without_growth.step_at(point, name)
     require(steps >= 1, name, point, "at least one update")
     return steps
 
 
 def _directory(settings: Settings) -> str:
-    """Returns the run directory that follows from the name."""
+    """Returns the run directory that follows from the name, such as `runs/NAME`."""
     branch = settings.branch
     if not branch.from_run:
         return f"runs/{settings.name}"

@@ -1,8 +1,9 @@
 """Seesaw: where a schedule would halve the rate, the batch doubles and the rate falls by sqrt(2).
 
-The noise of Adam's updates goes with the rate over the square root of the batch, which is halved in
-both cases. At equal tokens, the loss should be as with a schedule that halves its rate at the
-cuts, but in fewer updates, as long as the batch is below the critical one.
+The noise of Adam's updates is in proportion to rate / sqrt(batch size). To halve the rate halves
+this ratio. To divide the rate by sqrt(2) and double the batch halves it as well. So, at equal
+tokens, the loss should be that of a schedule that halves its rate, in fewer updates, as long as the
+batch is smaller than the critical batch size. A time at which the batch doubles is a *cut*.
 
 Source: Meterez et al. 2025, "Seesaw: Accelerating Training by Balancing Learning Rate and Batch
 Size Scheduling", arXiv 2510.14717.
@@ -58,9 +59,9 @@ class Staircase(Schedule):
 def halvings(schedule: Schedule) -> list[int]:
     """Returns the first times after the warmup at which a rate is at most peak/2, peak/4, ...
 
-    There are at most `MOST_CUTS`, up to the horizon of the schedule, or of one without up to 2^31.
-    Raises an InputError for a rate that rises after the warmup or is above the peak, as far as it
-    is seen at some thousands of times.
+    The list has at most `MOST_CUTS` times, and ends at the horizon of the schedule; a schedule
+    without a horizon is searched up to 2^31. Raises an InputError for a rate that rises after the
+    warmup or is above the peak, at one of some thousands of times.
 
     Examples:
       >>> from anytime_jax import schedules
@@ -98,10 +99,10 @@ def _check_falls(schedule: Schedule, end: int) -> None:
 
 
 def grow(clock: Clock, rate: Schedule) -> tuple[Clock, Schedule]:
-    """Returns the clock whose batch doubles where a rate would halve, and the rate on it.
+    """Returns the clock whose batch doubles where a rate would halve, and the rate on this clock.
 
-    `clock` is one without growth. A cut falls on the first whole update at the time of its halving.
-    The cuts end where less than an update is left: to the next cut, or to the horizon.
+    `clock` has no growth. A cut is the first whole update at or after the time of a halving. There
+    is no further cut when less than an update is left to the next cut or to the horizon.
 
     Raises an InputError if there is no cut.
     """

@@ -17,8 +17,8 @@ Attributes:
 
     read(Evaluation, {"tokens": 4096})
 
-The types that a setting may have are the rows of `_TYPES`. Whether a resume or a branch may change
-a setting is added by `setting`.
+The types that a setting may have are the rows of `_TYPES`. A field that is declared by `setting`
+also says whether a resume or a branch may change the setting (`Facts`).
 """
 
 import ast
@@ -50,8 +50,8 @@ class Facts(NamedTuple):
 
     Attributes:
       identity: whether a resume has to have the same value.
-      branch: whether a branch "inherits" the value from its trunk, may have another if
-        `branch.change` lists the setting ("named"), or may always have another ("free").
+      branch: "inherits" if a branch must have the value of its trunk; "named" if it may have
+        another value where `branch.change` lists the setting; "free" if it may always have another.
     """
 
     identity: bool = True
@@ -65,10 +65,11 @@ def setting(
     kind_facts: Mapping[str, Any] | None = None,
     **facts: Any,
 ) -> Any:
-    """Declares a field with facts of `Facts`; for a group, they hold for all of its settings.
+    """Declares a field with `facts`, which are fields of `Facts`.
 
-    A default that is a class is a group of settings. `kinds` makes the field one of these kinds,
-    and `kind_facts` are further facts of the setting that names the kind.
+    A default that is a class declares a group of settings, and the facts hold for all settings of
+    the group. With `kinds`, the field is a group of one of these kinds, and `kind_facts` are
+    further facts of the setting that names the kind.
     """
     metadata = {"facts": facts, "kinds": kinds, "kind_facts": kind_facts or {}}
     if isinstance(default, type):
@@ -80,7 +81,7 @@ def setting(
 
 
 class Text(str):
-    """A value as it was typed, for `read` to take as the type of its setting."""
+    """A value as it was typed on a command line; `read` converts it to the type of its setting."""
 
 
 class _Type(NamedTuple):
@@ -89,8 +90,8 @@ class _Type(NamedTuple):
     Attributes:
       name: what documentation calls it.
       allowed: what a message calls its values.
-      given: the types of values that are taken, and no subclass of these.
-      convert: returns such a value as the setting has it; raises an error if it is none.
+      given: the types of values that are accepted; subclasses of these types are not.
+      convert: converts an accepted value; raises an error if this is not possible.
     """
 
     name: str
@@ -100,7 +101,7 @@ class _Type(NamedTuple):
 
 
 def _tuples(value: Any) -> Any:
-    """Returns a value with tuples in place of lists, and of pairs in place of dictionaries."""
+    """Returns a value with tuples in place of lists, and tuples of pairs in place of dicts."""
     if isinstance(value, Mapping):
         value = list(value.items())
     if isinstance(value, list | tuple):
@@ -109,7 +110,7 @@ def _tuples(value: Any) -> Any:
 
 
 def _pairs(value: Any) -> Any:
-    """Returns pairs of a name and a value; raises a ValueError for others, or for equal names."""
+    """Returns pairs of a name and a value; raises a ValueError for equal names or another value."""
     pairs = _tuples(value)
     ok = all(isinstance(x, tuple) and len(x) == 2 and isinstance(x[0], str) for x in pairs)
     if not ok or len(dict(pairs)) < len(pairs):
@@ -136,7 +137,7 @@ _TYPES: dict[Any, _Type] = {
 
 
 class SettingType(NamedTuple):
-    """The type of a setting, as its annotation says.
+    """The type of a setting, read from an annotation.
 
     Attributes:
       types: the types of its values.
@@ -155,7 +156,7 @@ class SettingType(NamedTuple):
         return ", or ".join(filter(None, (*(x.allowed for x in self.types), words)))
 
     def read(self, name: str, value: Any) -> Any:
-        """Returns a value as the setting has it.
+        """Returns a value, converted to the type of the setting.
 
         Raises an InputError, which names the setting, for a value of another type.
         """
@@ -172,7 +173,7 @@ class SettingType(NamedTuple):
 
 @functools.cache
 def setting_type(hint: Any) -> SettingType:
-    """Returns the type that an annotation says; raises a ValueError if it is no setting's."""
+    """Returns the type that an annotation means; raises a ValueError if no setting may have it."""
     is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     parts = typing.get_args(hint) if is_union else (hint,)
     found, words = [], []
@@ -209,7 +210,7 @@ def _typed_values(text: str) -> list[Any]:
 
 
 class _Field(NamedTuple):
-    """A field of a dataclass: a setting, or a group of settings, perhaps one of several kinds."""
+    """A field of a dataclass: a setting, or a group of settings, which may be of several kinds."""
 
     hint: Any
     default: Any
@@ -225,7 +226,7 @@ class _Field(NamedTuple):
 
 @functools.cache
 def _fields_of(cls: Any) -> dict[str, _Field]:
-    """The fields of a dataclass that are given, by name."""
+    """The fields that a caller may pass to a dataclass, by name."""
     try:
         hints = typing.get_type_hints(cls, include_extras=True)
     except Exception as error:  # annotations are code
@@ -262,9 +263,9 @@ def read_kind(kinds: Kinds, values: Mapping[str, Any], trust: Trust = NOBODY) ->
 
 
 class _Reader(NamedTuple):
-    """Reading of the groups of a dataclass, the root, or of a kind alone.
+    """Reads the groups of a dataclass, the root, or a kind alone.
 
-    `place` is what comes before the names of a group's settings, such as "model.".
+    `place` is the prefix of the names of a group's settings, such as "model.".
     """
 
     root: Any
@@ -315,7 +316,7 @@ class _Reader(NamedTuple):
     def _unknown(
         self, name: str, value: Any, place: str, allowed: Collection[str]
     ) -> list[InputError]:
-        """The errors of a name that no setting has, or of those of an unknown group."""
+        """The errors of an unknown name, or of every name in an unknown group."""
         known = declarations(self.root) if self.root else {}
         names = flatten({name: value}) or [name]
         shown = {x: x if re.fullmatch(_SHOWN, x) else format_value(x) for x in names}
@@ -326,7 +327,7 @@ class _Reader(NamedTuple):
 def change(cls: Any, settings: dict[str, Any], changes: Mapping[str, Any]) -> None:
     """Changes settings in nested dictionaries by dotted names, in place, for `read` to check.
 
-    A new kind keeps the given settings that it has too, and drops the others.
+    After a change of the kind, settings that the new kind has as well stay; the others are dropped.
     """
     kinds = {f"{name}.kind": x.kinds for name, x in _fields_of(cls).items() if x.kinds}
     for name in sorted(changes, key=lambda name: name not in kinds):
@@ -347,7 +348,7 @@ def change(cls: Any, settings: dict[str, Any], changes: Mapping[str, Any]) -> No
 def to_dict(settings: Any, cls: Any = None) -> dict[str, Any]:
     """Returns settings as nested dictionaries, the inverse of `read`.
 
-    `cls` is a base class whose fields alone are settings, by default the class of `settings`.
+    Only the fields of `cls`, the class of `settings` or a base class, are settings.
     """
     values = {}
     for name, field in _fields_of(cls or type(settings)).items():
@@ -366,11 +367,11 @@ class Declaration(NamedTuple):
     """A setting as documentation lists it.
 
     Attributes:
-      hint: annotation of its field.
-      meaning: text of the docstring of its class.
-      default: value where none is given; `dataclasses.MISSING` if one has to be.
-      facts: what a run does with it.
-      kinds: names of the kinds that have it, in a group that has kinds.
+      hint: annotation of the field.
+      meaning: text of the field in the docstring of the class.
+      default: the default; `dataclasses.MISSING` for a setting that has to be given.
+      facts: whether a resume or a branch may change the setting.
+      kinds: names of the kinds that have the setting, in a group that has kinds.
     """
 
     hint: Any
@@ -425,8 +426,8 @@ def declarations(
 ) -> dict[str, Declaration]:
     """Returns the declaration of every setting by dotted name.
 
-    In a group that has kinds, these are the settings of the kind that given `settings` have, or
-    those of all kinds with a short name.
+    In a group that has kinds, `settings` say which kind's settings are declared. Without
+    `settings`, those of all kinds with a short name are declared.
     """
     declared: dict[str, Declaration] = {}
     for name, field in _fields_of(cls).items():

@@ -1,7 +1,7 @@
 """Stages of a run: parts with one mixture of data, one length of windows and one rotation.
 
 The setting `stages` says what changes where: `{"8x": {"length": 4096, "rope_theta": 5e5}, "16x":
-{"mixture": {...}}}`. Up to the first point, the run has the model and the data that it is given.
+{"mixture": {...}}}`. Up to the first point, the run has the settings of `model` and `data`.
 """
 
 import dataclasses
@@ -30,8 +30,8 @@ class RunStage:
     """Part of a run.
 
     Attributes:
-      step: updates before it.
-      model: decoder, with the length and the rotation that it has here.
+      step: number of updates before the stage.
+      model: decoder, with the length and the rotation of this stage.
       weights: whole weight of each source by name, in order.
     """
 
@@ -51,9 +51,9 @@ def make_run_stages(
     """Returns the stages of a run, the first at step 0, and the dataset of every source by name.
 
     `data` is the first mixture, or the path of the only source; `changes` is the setting `stages`.
-    From `branch_step` on, a branch has `branch_data` in place of its mixtures, if given. Raises an
-    InputError for changes that are malformed or begin at one update, and for a name or a dataset
-    that two sources have.
+    From `branch_step` on, a branch reads `branch_data`, if given, in place of its mixtures. Raises
+    an InputError for malformed changes, for two changes at one update, and for two sources with the
+    same name or the same dataset.
     """
     by_step = dict(_read_changes(changes, clock))
     if branch_data:
@@ -78,7 +78,7 @@ def make_run_stages(
 
 
 def _read_changes(changes: ByName, clock: Clock) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the update from which each change of the setting `stages` holds, and the change."""
+    """Yields, for each change of the setting `stages`, the step from which it holds and itself."""
     seen = {0}
     for point, change in changes:
         change = dict(_BY_NAME.read("stages", change))
@@ -95,7 +95,7 @@ def _read_changes(changes: ByName, clock: Clock) -> Iterator[tuple[int, dict[str
 def stage_settings(
     stages: Sequence[RunStage], sources: Mapping[str, str]
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Returns the values of `data.mixture` and `stages` that give a run these stages."""
+    """Returns the values of the settings `data.mixture` and `stages` that describe these stages."""
     mixtures, changes = [], []
     for stage in stages:
         total = sum(weight for _, weight in stage.weights)
@@ -116,9 +116,9 @@ def stage_settings(
 def _read_mixture(
     value: str | ByName, name: str, paths: dict[str, str]
 ) -> tuple[tuple[str, int], ...]:
-    """Returns the whole weights of a mixture, or of the only source, which is given by its path.
+    """Returns the whole weights of a mixture, or of the only source, given by its path.
 
-    Adds the dataset of each source to `paths`.
+    Adds the dataset of each source to the dictionary `paths`.
     """
     named = {path: source for source, path in paths.items()}
 

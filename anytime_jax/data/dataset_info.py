@@ -33,7 +33,7 @@ CHUNK_TOKENS = 16_384
 
 @dataclasses.dataclass(frozen=True)
 class SplitInfo:
-    """Counts of one split: `tokens` with the EOS of each document."""
+    """Counts of one split; `tokens` includes the EOS of each document."""
 
     documents: int
     tokens: int
@@ -47,7 +47,7 @@ class SplitInfo:
 class PartInfo:
     """An array of tokens in the directory `name`, such as "train/00003".
 
-    `sha256` is the hash of all tokens, `last_chunk` the beginning of the hash of the last chunk.
+    `sha256` is the hash of all tokens. `last_chunk` is the beginning of the last chunk's hash.
     """
 
     name: str
@@ -66,9 +66,9 @@ class DatasetInfo:
       splits: counts of "train" and "validation".
       settings: source and settings of the preparation.
       parts: arrays of tokens of each split, in order.
-      bos_id: id of the token that begins every document, None for none.
-      null_records: records of the input without a text, which were left out.
-      input_digest: digest of the names and sizes of the input; empty if it is unknown.
+      bos_id: id of the token that begins every document; None if documents begin with no token.
+      null_records: number of records of the input that have no text and were left out.
+      input_digest: digest of the names and sizes of the input's files; empty if unknown.
     """
 
     path: Path
@@ -102,13 +102,13 @@ def data_fingerprint(datasets: Sequence[DatasetInfo]) -> str:
 
 
 def load_dataset(path: str | os.PathLike[str] | Path, prepare_hint: str = "") -> DatasetInfo:
-    """Loads the metadata of a prepared dataset and checks its files against it.
+    """Loads the metadata of a prepared dataset and checks its files against the metadata.
 
-    The sizes of its arrays are compared; `verify_dataset` reads their content too.
+    The check compares the sizes of the arrays; `verify_dataset` also reads their content.
 
     Args:
       path: the dataset's directory, local or in a bucket.
-      prepare_hint: how to prepare it, for the message if it is not prepared.
+      prepare_hint: how to prepare the dataset, for the error message if it is not prepared.
 
     Raises:
       InputError: the dataset is not prepared, half prepared, or damaged.
@@ -148,7 +148,7 @@ def save_metadata(info: DatasetInfo, scratch: Path) -> None:
 
 
 def part_size(tokens: int, dtype: str | np.dtype) -> int:
-    """Computes the bytes of a part's shard: chunks, the last one filled up, and their index."""
+    """Computes the bytes of a part's shard: chunks, all of the same size, and their index."""
     chunk_bytes = CHUNK_TOKENS * np.dtype(dtype).itemsize + 4
     return -(-tokens // CHUNK_TOKENS) * (chunk_bytes + 16) + 4
 

@@ -1,7 +1,7 @@
 """Batches read ahead: an iterator over consecutive samples, with sizes that may change.
 
-On its way from a disk or bucket to the training loop, a batch passes `Windows.batch`, `read` below,
-`read_ahead`, and `training.run_data.iterate_batches`.
+A batch goes from a disk or bucket to the training loop through `Windows.batch`, the function `read`
+of the example below, `read_ahead`, and `training.run_data.iterate_batches`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ def read_ahead(
 ) -> Generator[Batch]:
     """Yields `read(first, size)` for each size in turn, where `first` grows by the sizes before.
 
-    Threads read the next batches meanwhile. If one cannot be read, its error is raised in its
-    place, after all batches before it. `close()`, or the end of the iterator, ends the threads.
+    Threads read the next batches while the caller works on one. If a batch cannot be read, the
+    iterator yields all batches before it and then raises the error. `close()`, or the end of the
+    iterator, ends the threads.
 
-    In the example, each process reads only its rows of a batch and puts them on its devices. To
-    resume, pass the number of samples consumed so far; to grow the batch, pass increasing sizes:
+    In this example, each process reads only its rows of a batch and puts them on its devices. A
+    resumed run passes the number of samples consumed so far as `samples_seen`. A run whose batch
+    grows passes increasing `sizes`:
 
         def read(first, size):
             rows = windows.batch(first, size, sharding.local_rows(mesh, size))

@@ -1,6 +1,6 @@
 """Arrays of tokens: each part of a split is a Zarr 3 array, which TensorStore writes and reads.
 
-    train/00003/zarr.json    shape and type: any library of Zarr can read the part
+    train/00003/zarr.json    shape and type, with which any Zarr library can read the part
     train/00003/c/0          an index, and chunks of 16,384 tokens, each with a CRC-32C
 
 A part is written whole by one worker, in a single shard. A reader takes shapes from the dataset's
@@ -33,7 +33,7 @@ _READ_TOKENS = 4_000_000  # tokens that are read at a time from a whole part
 
 
 def write_part(directory: Path, name: str, tokens: np.ndarray) -> PartInfo:
-    """Writes a part of the dataset in a directory; replaces what a killed process left of it.
+    """Writes a part of the dataset in a directory; replaces a part that a killed process left.
 
     Raises a RunError if it cannot be written.
     """
@@ -73,9 +73,9 @@ def read_part(info: DatasetInfo, part: PartInfo) -> Iterator[np.ndarray]:
 class TokenReader:
     """Reader of tokens of some datasets at any position, for any number of threads.
 
-    The datasets share one cache of chunks. Every chunk read is compared with its checksum. When a
-    part is first read, its last chunk is compared with the metadata, which detects a part of
-    another position or dataset.
+    The datasets share one cache of chunks. Every chunk that is read is compared with its checksum.
+    When a part is first read, its last chunk is compared with the metadata: this detects files that
+    were copied from another part or dataset.
 
     Args:
       infos: the datasets.
@@ -103,11 +103,11 @@ class TokenReader:
     ) -> np.ndarray:
         """Reads `size` tokens from each of `starts`, all within the split: int32, one row each.
 
-        `datasets` has the index of the dataset of each row, by default of the first one. All
-        requests are one batch of TensorStore's.
+        `datasets` has the index of each row's dataset; by default every row is of the first
+        dataset. TensorStore gets all requests as one batch.
 
         Raises:
-          RunError: some cannot be read, or are damaged; the message names the part.
+          RunError: some tokens cannot be read or are damaged; the message names the part.
         """
         import tensorstore
 

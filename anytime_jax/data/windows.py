@@ -1,9 +1,9 @@
 """Batches of token windows as a pure function of (datasets, mixture, seed, sample number).
 
-There is no iterator state to save: the number of samples consumed so far is all that a resumed run,
-a branch, another number of processes or another batch size needs to see the right samples.
+There is no iterator state to save. A resumed run, a branch, or a run with another number of
+processes or another batch size goes on from the number of samples consumed so far.
 
-Shape suffixes: B samples of a batch (or of a process's rows of it), W = L + 1 tokens of a window.
+Shape suffixes: B samples of a batch, or those that one process reads; W = L + 1 tokens of a window.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def count_windows(info: DatasetInfo, split: str, length: int) -> int:
 def order_seed(seed: int, info: DatasetInfo, changes: int) -> int:
     """Returns the seed of a source's order in a run, after a number of changes of the length.
 
-    It follows from the run's seed and the tokens, and not from the name or place of the source.
+    The seed depends on the run's seed and on the tokens of the source, not on the name or the
+    place of the source.
     """
     text = f"{seed} {info.fingerprint} {changes}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
@@ -60,18 +61,18 @@ class Windows:
 
     Window k of a dataset is `tokens[k * L : k * L + L + 1]`. Each pass over a dataset sees every
     window once. Shuffled passes are different permutations, computed index by index (Grain's
-    `shuffle(seed).repeat()`); pass p of seed s is pass 0 of seed s + p. A change of the length
-    begins a new pass of every dataset, in another permutation.
+    `shuffle(seed).repeat()`). Pass p with seed s is the same as pass 0 with seed s + p. A change of
+    the length begins a new pass over every dataset, in another permutation.
 
     Args:
       datasets: the dataset of every source of the mixture, by name.
       mixture: the order of the sources, and the length of the windows.
       seed: seed of the orders, from 0 to 2³² − 1.
       split: "train" or "validation".
-      repeat: whether another pass follows the last window; else `DataExhausted` is raised.
-      shuffle: False for the stored order in every pass, as in evaluation.
-      order_seed: the seed of the order of a dataset, from `seed`, the dataset and the number of
-        changes of the length.
+      repeat: whether another pass follows the last window; if not, `DataExhausted` is raised.
+      shuffle: whether the windows are shuffled; if not, every pass has the stored order.
+      order_seed: function of `seed`, a dataset and the number of changes of the length, which
+        returns the seed of the dataset's order.
     """
 
     def __init__(
@@ -122,9 +123,10 @@ class Windows:
         repeat: bool = False,
         shuffle: bool = True,
     ) -> Windows:
-        """Returns the windows of a dataset by itself, in the order of the seed as it is.
+        """Returns the windows of one dataset, in the order of `seed` itself, without `order_seed`.
 
-        Runs to be compared need seeds some distance apart.
+        Two seeds that are compared should be some distance apart, as pass p of a seed is the first
+        pass of seed + p.
         """
         return cls(
             {"": info},
@@ -137,12 +139,12 @@ class Windows:
         )
 
     def batch(self, first: int, size: int, rows: Rows = slice(None)) -> np.ndarray:
-        """Reads samples `first` to `first + size − 1`, a batch of one stage over all processes.
+        """Reads samples `first` to `first + size − 1`, all of one stage.
 
         Args:
           first: number of samples before this batch.
           size: number of samples, over all processes.
-          rows: index of the rows of this process; all by default. Others are not read.
+          rows: index of the rows to read, such as those of this process; all by default.
 
         Returns:
           tokens_BxW: int32; row i is sample `first + i`.
@@ -169,7 +171,7 @@ class Windows:
             raise RunError(f"samples {samples[0]} to {samples[-1]}: {error}") from error
 
     def locate(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the index of the dataset of samples of one stage, and their windows' numbers."""
+        """Returns the index of the dataset and the number of the window of samples of one stage."""
         number, sources, indices = self._mixture.locate(samples)
         stage = self._mixture.stages[number]
         datasets = np.array([self._names.index(name) for name in stage.weights])[sources]
@@ -183,11 +185,11 @@ class Windows:
         return datasets, np.array(positions, np.int64)
 
     def read(self, datasets: np.ndarray, positions: np.ndarray, length: int) -> np.ndarray:
-        """Reads windows by the index of their dataset and their number in its split."""
+        """Reads windows, given the index of the dataset and the number of the window of each."""
         return self._reader.read((positions * length).tolist(), length + 1, datasets.tolist())
 
     def _check_end(self, samples: int, number: int) -> None:
-        """Raises DataExhausted if a dataset has too few windows for so many samples."""
+        """Raises DataExhausted if a dataset has too few windows for a number of samples."""
         length = self._mixture.stages[number].length
         for name, count in self._mixture.counts(samples, number).items():
             dataset = self._names.index(name)

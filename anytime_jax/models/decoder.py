@@ -472,7 +472,7 @@ class Block(nn.Module):
 def _gelu(x: jax.Array) -> jax.Array:
     """The exact GELU, by the error function, float32.
 
-    `jax.nn.gelu` uses erfc, of which XLA evaluates two formulas for every element. It is more
+    `jax.nn.gelu` uses erfc, of which XLA evaluates two formulas for every element. erfc is more
     precise for results near 0, but the sums that follow do not preserve these digits.
     """
     x = x.astype(jnp.float32)
