@@ -11,8 +11,8 @@ from anytime_jax.models import decoder
 class TrainState(NamedTuple):
     """Step, live weights and optimizer state of a run.
 
-    `step` is an int32 scalar, the number of updates. A skipped update adds to it and to the count
-    of the averages, and not to the counts of the optimizer. `params` are float32.
+    `step` is an int32 scalar, the number of updates. A skipped update adds to `step` and to the
+    count of the averages, but not to the counts of the optimizer. `params` are float32.
     `opt_state` has Adam's moments, the guard's statistics of the loss, and the averages.
     """
 

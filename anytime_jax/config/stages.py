@@ -78,7 +78,7 @@ def make_run_stages(
 
 
 def _read_changes(changes: ByName, clock: Clock) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields, for each change of the setting `stages`, the step from which it holds and itself."""
+    """Yields a step and the change that holds from there on, for each item of `stages`."""
     seen = {0}
     for point, change in changes:
         change = dict(_BY_NAME.read("stages", change))

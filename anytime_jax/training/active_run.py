@@ -1,7 +1,8 @@
 """A run that is open: `open_run` is the only place where a start writes.
 
-It locks the directory, makes the plan anew if the directory has moved on meanwhile, restores the
-state, and opens the records. What was opened is closed in reverse, however the run ends.
+It locks the directory, restores the state, and opens the records. If another start has trained the
+run since the plan was made, it makes a new plan first. However the run ends, everything is closed
+in reverse order.
 """
 
 import contextlib
@@ -48,11 +49,12 @@ class Run:
 
     Attributes:
       state: state at the step of the plan; the loop donates it.
-      batches: tokens of the batches of the updates from there on, in order, on the devices.
-      saves, evaluations: steps at which they are due.
-      interrupted: whether the run was asked to save and end; every process asks equally often.
+      batches: tokens of the batches from the step of the plan on, in order, on the devices.
+      saves, evaluations: steps at which saves and evaluations are due.
+      interrupted: whether the run was asked to save and end; every process must call this function
+        equally often.
       misses_evaluation: whether an evaluation was due at the plan's step and has not been made.
-      about: what every checkpoint says of the run.
+      about: metadata that every checkpoint of the run has.
       confirm_start: raises a RunError if another start has taken over.
     """
 
@@ -77,7 +79,7 @@ class Run:
 
     @contextlib.contextmanager
     def profiled(self, step: int) -> Iterator[None]:
-        """Marks the update after `step` in a trace, which begins before it or ends after it."""
+        """Marks the update after `step` in a trace; starts or stops the trace if it is time."""
         if self.profiler.begins(step):
             with self.recorder.paused():
                 self.profiler.start()
@@ -97,8 +99,8 @@ class Run:
     def update(self, step: int, state: TrainState, tokens: jax.Array) -> tuple[TrainState, Metrics]:
         """Makes the update after `step`, donating `state`; returns state and metrics on the device.
 
-        The rates are scalars in host memory, which the call copies to the devices of this process:
-        to put them on the devices of all processes beforehand would take a collective an update.
+        The rates are scalars in host memory, which the call copies to the devices of this process.
+        To put them on the devices of all processes first would cost a collective in every update.
         """
         config = self.plan.config
         rates, model = rates_at(config, step), config.stage_at(step).model
@@ -119,7 +121,7 @@ class Run:
 
     @jax.profiler.annotate_function
     def record(self, step: int, metrics: Metrics) -> None:
-        """Takes the metrics of the update just dispatched; they are read and written later."""
+        """Takes the metrics of the update just dispatched, which are read and written later."""
         self.recorder.push(step, metrics)
 
     @jax.profiler.annotate_function
@@ -162,9 +164,9 @@ class Run:
 def open_run(
     plan: Plan, console: Console | None = None, interrupted: Callable[[], bool] | None = None
 ) -> Iterator[Run]:
-    """Opens a run at the step of its plan, or where it goes on by now, and yields it.
+    """Opens a run and yields it, at the step of its plan, or a later one if the run has moved on.
 
-    Takes arguments of `loop.train`, and raises the same errors.
+    Arguments and errors are those of `loop.train`.
     """
     config, mesh, run_dir = plan.config, plan.mesh, plan.run_dir
     display = Display(config.clock, console or Console(quiet=True))
@@ -288,7 +290,7 @@ def _first_state(plan: Plan) -> TrainState:
 def _averages_since(
     config: Config, restored: RestoredCheckpoint | None, say: Callable[[str], None]
 ) -> dict[str, int]:
-    """Returns the step at which each average started; prints new and dropped ones."""
+    """Returns the step at which each average started; prints averages that are new or dropped."""
     since = restored.meta.averages_since if restored else {}
     since = {label: since.get(label, 0) for label in config.averaging_rules}
     if restored:

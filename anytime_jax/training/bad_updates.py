@@ -1,12 +1,15 @@
 """Guard against bad updates: an Optax wrapper that makes them zero.
 
-An update is bad if its loss or its gradient is NaN or infinite. Weights and the state of the
-optimizer then stay as they are, with the counts of its bias corrections, as if the update had not
-been. The step of the run advances, and with it the learning rate and the position in the data, and
-the averages count the same weights once more. The configuration chooses whether the run stops or
-skips the update.
+An update is bad if its loss or its gradient is NaN or infinite. After a bad update:
 
-A spike is a loss far above the recent ones. Spikes are counted, and may be configured as bad.
+    stay       the weights and the state of the optimizer, with the counts of bias corrections
+    advance    the step of the run, the learning rate and the position in the data
+    averages   count the same weights once more
+
+The configuration chooses whether the run stops or skips the update.
+
+A spike is a loss far above recent losses. Spikes are counted, and the configuration may call them
+bad.
 """
 
 from typing import Any, NamedTuple
@@ -26,8 +29,8 @@ _LEAST_DEVIATION = 1e-3
 class GuardState(NamedTuple):
     """State of `skip_bad_updates`: float32 and int32 scalars beside the inner state.
 
-    The statistics are those of recent losses, `loss_count` the number of finite ones so far.
-    `skipped` counts bad updates, `consecutive_skips` those since the last good one.
+    Mean and variance are those of recent losses; `loss_count` is the number of finite losses so
+    far. `skipped` counts bad updates, `consecutive_skips` the bad updates since the last good one.
     """
 
     loss_mean: jax.Array
@@ -45,10 +48,11 @@ def skip_bad_updates(
     """Returns `inner` with bad updates replaced by zero.
 
     `update` needs the loss as `value` and the norm of the gradient as `grad_norm`, and passes both
-    to `inner`. After a bad update `inner` has its old state.
+    to `inner`. After a bad update, `inner` has its old state.
 
-    A loss is a spike if it exceeds mean + spike * deviation of about the last `LOSS_WINDOW` losses.
-    These statistics count a spike as the largest loss that is not one.
+    A loss is a spike if it exceeds mean + `config.spike` * deviation, where mean and deviation are
+    those of about the last `LOSS_WINDOW` losses. In mean and deviation, this limit stands for the
+    loss of a spike.
     """
 
     def init(params: optax.Params) -> GuardState:
@@ -80,7 +84,7 @@ def skip_bad_updates(
 
 
 def spike_threshold(state: GuardState, spike: float) -> jax.Array:
-    """Returns the loss above which the next one is a spike; inf before `LOSS_WINDOW` losses."""
+    """Returns the loss above which the next loss is a spike; inf before `LOSS_WINDOW` losses."""
     deviation = jnp.maximum(
         jnp.sqrt(state.loss_variance), _LEAST_DEVIATION * jnp.abs(state.loss_mean)
     )
@@ -107,7 +111,10 @@ def _keep_if_bad(bad: Any, new_state: Any, old_state: Any) -> Any:
 def _observe(
     state: GuardState, loss: jax.Array, finite: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Updates mean, variance and count by one loss: a plain mean at first, later exponential."""
+    """Updates mean, variance and count by one loss.
+
+    The mean is the plain mean of the first losses, and later an exponential average.
+    """
     count = state.loss_count + finite
     weight = jnp.where(finite, 1 / jnp.clip(count, 1, LOSS_WINDOW), 0.0)
     difference = loss - state.loss_mean

@@ -1,8 +1,8 @@
-"""Branches: their settings, and the trunk's checkpoint that one starts from.
+"""Branches: their settings, and the checkpoint of a trunk from which a branch starts.
 
-A branch is a run with a directory of its own. It inherits the trunk's weights, moments, averages,
-clock and position in the data. Only the decay of the learning rate changes, and the data if
-`branch.data` names another dataset. The trunk is never written to.
+A branch is a run with a directory of its own. It starts with the weights, moments, averages, clock
+and position in the data of another run, its trunk. Only the decay of the learning rate is new, and
+the data if `branch.data` names another dataset. The trunk is never written to.
 """
 
 import dataclasses
@@ -29,8 +29,8 @@ _SAME_RATE = 1e-6  # relative
 class Trunk:
     """The checkpoint that a branch starts from.
 
-    The digest of its metadata, which have the checksums of all arrays, is in the `point`. `meta` is
-    None if the trunk is gone, which a branch with checkpoints of its own no longer needs.
+    `point` has the digest of the checkpoint's metadata, which include the checksums of all arrays.
+    `meta` is None if the trunk is gone: a branch with checkpoints of its own does not need it.
     """
 
     path: Path
@@ -51,9 +51,10 @@ class Trunk:
 def decay_settings(directory: str, point: str = "", trust: Trust = NOBODY) -> dict[str, Any]:
     """Returns the settings of a branch in which the learning rate of a run falls linearly to zero.
 
-    `point` is the horizon, of which the decay is the last 10%, or the step at which it starts; by
-    default the last doubling for which the run has a checkpoint at 90%, or else its last
-    checkpoint. The run is not changed, and no directory is set: it follows the point.
+    `point` is the horizon, such as "4x", and the decay is the last 10% before it; or `point` is the
+    step at which the decay starts. The default is the last doubling for which the run has a
+    checkpoint at 90%, or, if there is none, the step of the last checkpoint. The run is not
+    changed. The settings have no directory, because its name follows from the point.
     """
     trunk, run_file = run_json.read_run(directory, "trunk", trust)
     if trunk.horizon is not None:
@@ -99,7 +100,7 @@ def _readable_meta(path: Path, run_file: RunFile | None = None) -> Meta | None:
 def _settings_at(
     path: Path, meta: Meta | None, run: Config, run_file: RunFile, trust: Trust
 ) -> Config:
-    """Returns the settings of a run at a checkpoint, those of its last start without `meta`.
+    """Returns the settings of a run at a checkpoint; without `meta`, those of the last start.
 
     `run` has the settings of the run file.
     """
@@ -109,14 +110,14 @@ def _settings_at(
 
 
 def _replace(value: Any, paths: Mapping[str, str]) -> Any:
-    """Returns a setting with other paths in it, however deep."""
+    """Returns a setting in which paths are replaced, however deep they are in it."""
     if isinstance(value, tuple):
         return tuple(_replace(x, paths) for x in value)
     return paths.get(value, value) if isinstance(value, str) else value
 
 
 def _decay_points(directory: str, point: str, trunk: Config) -> tuple[str, str]:
-    """Returns the point at which a decay starts, empty for 90% of its horizon, and the horizon."""
+    """Returns two points: where a decay starts (empty for 90% of the horizon), and the horizon."""
     saved, clock = checkpoint_listing.saved_steps(directory), trunk.clock
     warmup, last = clock.step_of(trunk.learning_rate.warmup_end), max(saved, default=0)
     if last <= warmup:
@@ -148,11 +149,11 @@ def _decay_points(directory: str, point: str, trunk: Config) -> tuple[str, str]:
 def find_trunk(config: Config, run_dir: Path, own: RunFile | None) -> Trunk | None:
     """Returns the checkpoint that a branch starts from; None for a run that is no branch.
 
-    `own` is the run file of a branch that resumes, from a checkpoint of its own in `run_dir`. It
-    does so even if the trunk is gone.
+    `own` is the run file of a branch that resumes from a checkpoint of its own in `run_dir`. Such a
+    branch needs no trunk any more.
 
-    Raises an InputError if there is no such checkpoint or the branch would change inherited
-    settings, and a RunError if the checkpoint is damaged.
+    Raises an InputError if there is no such checkpoint, or if the branch would change inherited
+    settings. Raises a RunError if the checkpoint is damaged.
     """
     step = config.branch_step
     if step is None:
@@ -185,9 +186,10 @@ def check_data(
     datasets: Mapping[str, DatasetInfo],
     stages: Sequence[StageEntry],
 ) -> None:
-    """Raises an InputError if a branch would read other data or another vocabulary than named.
+    """Raises an InputError unless the data of a branch fit its trunk.
 
-    `stages` is what the run file says of them.
+    Up to the trunk's step, the stages of the branch, `stages`, must be those of the trunk. Every
+    dataset must have the trunk's vocabulary.
     """
     if trunk.meta is None:
         return
@@ -211,7 +213,7 @@ def check_data(
 def check_inheritance(config: Config, trunk: Config, step: int) -> None:
     """Checks that a branch that leaves `trunk` at `step` changes only what `branch.change` allows.
 
-    Raises an InputError that names every other changed setting, or a jump of the learning rate.
+    Raises an InputError that names every other changed setting, or says that the rate would jump.
     """
     theirs, ours = _inherited(trunk), _inherited(config)
     differing = [

@@ -1,4 +1,4 @@
-"""Events of a run, such as a save or an evaluation: values that tell at which steps one is due."""
+"""Events of a run: a value for saves and a value for evaluations, which know when one is due."""
 
 import dataclasses
 from collections.abc import Callable
@@ -9,12 +9,12 @@ from anytime_jax.config.run_config import Config
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """Something that is due at every multiple of `every` steps, at some others, and at the stop.
+    """Something due at every multiple of `every` steps, at some other steps, and at the stop.
 
     Attributes:
-      also: whether it is due at a step for another reason, such as `clock.is_doubling`.
-      stop: the step at which the run ends, where it is due even after no update; `math.inf` for
-        never.
+      also: a function that says of other steps whether the event is due, as `clock.is_doubling`.
+      stop: the step at which the run ends, `math.inf` for never. There the event is due even if no
+        update was made.
     """
 
     every: int
@@ -22,7 +22,7 @@ class Event:
     stop: float
 
     def due(self, step: int) -> bool:
-        """Whether it is due after `step` updates."""
+        """Whether the event is due after `step` updates."""
         return step == self.stop or (step > 0 and (step % self.every == 0 or self.also(step)))
 
 

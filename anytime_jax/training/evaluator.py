@@ -1,4 +1,4 @@
-"""Loss of any weight trees on the same windows, in training and of a saved run."""
+"""Losses of weight trees on the same windows, in training and for a saved run."""
 
 import dataclasses
 import math
@@ -28,14 +28,14 @@ _ORDER = 0  # seed of the order of evaluations, the same for all runs
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationRequest:
-    """What an evaluation is asked for; the defaults are what an evaluation in training has.
+    """What an evaluation is asked for; the defaults are those of an evaluation in training.
 
     Attributes:
-      data: a dataset in the place of the validation sets of the run.
+      data: dataset that is evaluated in place of the run's validation sets.
       split: "validation" or "train".
       tokens: number of tokens that are predicted in a set, rounded down to whole windows.
       batch_size: largest number of windows in a batch.
-      parts: number that divides the windows of a set, so that they split into equal parts.
+      parts: number of equal parts into which the windows of a set can be split.
     """
 
     data: Path | None = None
@@ -48,7 +48,7 @@ class EvaluationRequest:
 def weight_trees(state: TrainState) -> dict[str, decoder.Params]:
     """Returns the live weights, every average, and the read-outs of the optimizer, by label.
 
-    Averages are ordered by the labels' numbers.
+    Averages are in the order of the numbers in their labels.
     """
     averages = averaging.averages(state.opt_state)
     # JAX sorts the keys of a dict as strings, f100 before f6.25.
@@ -66,9 +66,9 @@ def weight_trees(state: TrainState) -> dict[str, decoder.Params]:
 
 @jax.jit
 def _computed(opt_state: Any, params: decoder.Params) -> dict[str, decoder.Params]:
-    """Returns the read-outs that must be computed.
+    """Returns the read-outs that are no iterate of the state, and so must be computed.
 
-    Those that the state stores as they are, are left out: jit would copy them.
+    A read-out that the state stores is left out, because jit would copy it.
     """
     stored = optimizers.iterates(opt_state)
     trees = optimizers.eval_params(opt_state, params)
@@ -80,7 +80,7 @@ class Evaluator:
     """Evaluates weight trees on the first `count` windows of a split in a fixed random order.
 
     Attributes:
-      windows: windows of the split, repeating.
+      windows: windows of the split; they repeat, so that the last batch can be filled up.
     """
 
     program: Program
@@ -104,7 +104,7 @@ class Evaluator:
     ) -> dict[str, float] | None:
         """Returns the mean token loss in nats of each tree, from one pass over the windows.
 
-        `interrupted` is called at every batch; once it returns true, the result is None.
+        `interrupted` is called before every batch. If it returns true, the result is None.
         """
         eval_step = self.program.eval_step
         sums: list[dict[str, Any]] = []
@@ -119,14 +119,17 @@ class Evaluator:
         return {label: math.fsum(float(x[label]) for x in sums) / tokens for label in trees}
 
     def window_losses(self, params: decoder.Params) -> np.ndarray:
-        """Returns the mean token loss in nats of each window, float64; in a single process only."""
+        """Returns the mean token loss in nats of each window, float64.
+
+        This works in a single process only.
+        """
         losses = [self.program.window_losses(params, x) for x, _ in self.batches(self.count)]
         return np.concatenate(losses).astype(np.float64)[: self.count] / self.length
 
     def batches(self, count: int) -> Iterator[tuple[jax.Array, jax.Array]]:
         """Yields the tokens of the first `count` windows in batches, and a weight for each row.
 
-        The last batch is filled up with windows of weight 0; all others have weight 1.
+        The last batch is filled up with windows of weight 0; the other windows have weight 1.
         """
         size, rows = self.batch_size, sharding.local_rows(self.mesh, self.batch_size)
         for start in range(0, count, size):
@@ -144,7 +147,7 @@ class WindowLosses:
 
     Attributes:
       by_set: the losses by the label of the set.
-      weights: weight of each set in the mean; the sum is 1, and of others the weight is 0.
+      weights: weight of each set that counts in the mean; their sum is 1.
     """
 
     by_set: Mapping[str, np.ndarray]
@@ -152,19 +155,20 @@ class WindowLosses:
 
     @property
     def mean(self) -> float:
-        """The mean of the sets by their weights."""
+        """The weighted mean of the mean losses of the sets."""
         return math.fsum(x * self.by_set[name].mean() for name, x in self.weights.items())
 
     def halves(self) -> tuple["WindowLosses", "WindowLosses"]:
-        """Returns the first half of the windows of every set, an even number, and the second."""
+        """Returns two halves of the windows of every set, which must have an even number."""
         halves = {name: np.split(losses, 2) for name, losses in self.by_set.items()}
         first, second = ({name: x[i] for name, x in halves.items()} for i in range(2))
         return WindowLosses(first, self.weights), WindowLosses(second, self.weights)
 
     def minus(self, other: "WindowLosses") -> tuple[float, float]:
-        """Returns the difference of two means, and its standard error, window by window.
+        """Returns the difference of the two means, and the standard error of this difference.
 
-        Windows are taken as independent; the error is not a number for a set of one window.
+        The error follows from the differences in each window, which are taken as independent. With
+        a set of one window, the error is NaN.
         """
         gaps = {
             name: mean_and_standard_error(self.by_set[name] - other.by_set[name])
@@ -179,7 +183,8 @@ class Evaluators:
     """Evaluators of weights on some sets, by label, on one mesh.
 
     Attributes:
-      weights: weight above 0 of a set in the mean; the sum is 1.
+      by_set: the evaluator of each set by its label.
+      weights: weight of each set that counts in the mean; their sum is 1.
     """
 
     by_set: Mapping[str, Evaluator]
@@ -187,7 +192,7 @@ class Evaluators:
 
     @property
     def mesh(self) -> Mesh:
-        """The mesh of all of them."""
+        """The mesh of all evaluators."""
         return next(iter(self.by_set.values())).mesh
 
     @property
@@ -200,7 +205,7 @@ class Evaluators:
     ) -> dict[str, float] | None:
         """Returns the mean loss of each tree by label, as `Evaluator.losses` does.
 
-        Of several sets, the loss on each is there too, as SET/LABEL.
+        With several sets, the result also has the loss on each set, as SET/LABEL.
         """
         by_set = {}
         for name, evaluator in self.by_set.items():
@@ -222,7 +227,7 @@ class Evaluators:
         return WindowLosses(losses, self.weights)
 
     def describe(self, split: str, parts: int = 1) -> str:
-        """Returns the size of a part of the windows, of each set with its weight."""
+        """Returns a text with the tokens of one part of the windows of each set, and its weight."""
         sizes = {
             name: f"{format_count(each.count // parts * each.length)} tokens"
             for name, each in self.by_set.items()
@@ -236,14 +241,14 @@ class Evaluators:
 class RunEvaluators:
     """The evaluators of a run, on its validation sets at each length that it has had.
 
-    The mean at the first length has fixed weights, so it does not jump when the mixture or the
-    length changes.
+    The mean is over the sets at the first length, with fixed weights. So it does not jump when the
+    mixture or the length changes.
 
     Args:
       sets: the dataset of every set, by name.
       weights: weight of every set in the mean, by name.
-      programs: functions of the run that exist, by the model of a stage; others are made.
-      request: the windows of each set; its `data` are not read here.
+      programs: programs of the run, by the model of a stage; those that are missing are made.
+      request: the windows of each set; `request.data` is ignored.
     """
 
     def __init__(
@@ -285,10 +290,11 @@ class RunEvaluators:
 
 
 def evaluated_sets(config: Config, step: int) -> Iterator[tuple[str, str, ModelConfig]]:
-    """Yields what a run evaluates after `step` updates: a label, the set, and the model.
+    """Yields what a run evaluates after `step` updates: a label, the name of a set, and a model.
 
-    The model is the one of the last update, which the weights have had. A set at the first length
-    has its name as label, and at another length NAME@LENGTH.
+    Every set is evaluated at each length that the run has had. The rest of the model is that of
+    update `step`, the last one. The label is the name of the set at the first length, and
+    NAME@LENGTH at another length.
     """
     last = max(step - 1, 0)
     model, first = config.stage_at(last).model, config.model.length
@@ -301,8 +307,8 @@ def evaluated_sets(config: Config, step: int) -> Iterator[tuple[str, str, ModelC
 def make_evaluator(dataset: DatasetInfo, program: Program, request: EvaluationRequest) -> Evaluator:
     """Returns an evaluator on windows of a dataset, of the length of the program's model.
 
-    Batches have at most as many windows as a part of them, and a multiple of the mesh's parts of a
-    batch. Raises an InputError if the split has too few tokens.
+    A batch has at most as many windows as one of `request.parts`, rounded up to a number that the
+    devices can share. Raises an InputError if the split has too few tokens.
     """
     config, length = program.config, program.model.length
     split, parts = request.split, request.parts
@@ -323,7 +329,7 @@ def make_evaluator(dataset: DatasetInfo, program: Program, request: EvaluationRe
 
 
 def mean_and_standard_error(values: np.ndarray) -> tuple[float, float]:
-    """Returns the mean of values and its standard error, assuming independent windows."""
+    """Returns the mean of independent values and the standard error of this mean."""
     if len(values) < 2:
         return float(values.mean()), float("nan")
     return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))

@@ -10,11 +10,11 @@ import jax
 from anytime_jax.training.step import RELATIVE_UPDATES, Metrics
 
 # Updates that may be under way on the device before the host waits for the oldest: enough to keep
-# the device busy, few enough that batches do not pile up in its memory.
+# the device busy, and few enough that batches do not pile up in the device's memory.
 AHEAD = 4
 
-# A row has the mean of some metrics over the updates since the last row, skipped ones left out, and
-# the last value of others. The rest of the metrics are for the training loop alone.
+# Of some metrics, a row has the mean over the updates since the last row, without skipped updates;
+# of others, the last value. All other metrics are for the training loop alone.
 _MEANS = ("loss", "grad_norm", "clipped", "update_norm")
 _LAST = {"lr": "lr", "spikes": "train/spikes", "skipped": "train/skipped"}
 
@@ -27,7 +27,7 @@ class MetricRows:
     """Copies the metrics of updates to the host, without stalling the device, into rows.
 
     The loop pushes the metrics of each update as device arrays. They are read `AHEAD` updates
-    later, when reading them does not wait.
+    later, when they are most likely computed, so that the host does not wait for the device.
     """
 
     def __init__(
@@ -40,10 +40,11 @@ class MetricRows:
     ):
         """Begins a row of every `every` updates.
 
-        `tokens` is the number of tokens after a number of updates. `least_seconds` is the time that
-        an update takes at full use of the devices, by its number; None if unknown. `interval` is
-        `MetricRows.interval` at the checkpoint, so that a resumed run writes the same means.
-        `parameters` are the names of those that relative updates are of.
+        `tokens` returns the number of tokens after a number of updates. `least_seconds` returns the
+        time that an update takes at full use of the devices, by the number of the update; None if
+        unknown. `interval` is `MetricRows.interval` at the checkpoint, so that a resumed run writes
+        the same means. `parameters` are the names of the parameters, in the order of the metric
+        `relative_updates`.
         """
         self._every = every
         self._tokens = tokens
@@ -63,13 +64,13 @@ class MetricRows:
         return self._read(down_to=0 if self._clock is None else AHEAD)
 
     def pause(self) -> list[Reading]:
-        """Waits for all updates and returns their readings; stops the clock until `resume`."""
+        """Waits for all updates and returns their readings; time is not counted until `resume`."""
         readings = self._read(down_to=0)
         self._advance_clock()
         return readings
 
     def resume(self) -> None:
-        """Starts the clock again, unless no update has been made."""
+        """Counts time again, unless no update has been made."""
         if self._clock is not None:
             self._clock = time.perf_counter()
 

@@ -1,4 +1,4 @@
-"""Number of microbatches of a run that leaves it to the compiler: `microbatches = "auto"`."""
+"""Search for the number of microbatches of a run with `microbatches = "auto"` or "again"."""
 
 import bisect
 from collections.abc import Callable, Sequence
@@ -22,9 +22,9 @@ Compile = Callable[[jax.stages.Lowered], jax.stages.Compiled]
 
 
 def possible_numbers(config: Config, mesh: Mesh) -> list[int]:
-    """Returns the numbers of microbatches with which the devices can share each, ascending.
+    """Returns, ascending, the numbers of microbatches whose rows the devices can share equally.
 
-    Raises an InputError if there is none.
+    Raises an InputError if there is no such number.
     """
     numbers = []
     for number in range(1, config.batch_size + 1):
@@ -48,13 +48,14 @@ def find(
     say: Callable[[str], None],
     compile: Compile = lambda lowered: lowered.compile(),
 ) -> int:
-    """Returns the fewest microbatches, of some numbers, with which a run fits the devices.
+    """Returns the smallest of some numbers of microbatches with which a run fits the devices.
 
-    The update and an evaluation have to fit `memory`, the bytes of a device, by the compiler's
-    analysis, without computing anything twice for that. All processes compile the same programs,
-    and believe the primary. Without `memory`, on a CPU, it is 8 or the nearest number below.
+    By the compiler's analysis, the update and an evaluation have to fit `memory`, the bytes of a
+    device, and the compiler must not have chosen to compute arrays twice to save memory. All
+    processes compile the same programs and take the answer of the primary process. On a CPU,
+    `memory` is None, and the answer is 8 or the nearest number below.
 
-    Raises an InputError if no number fits, or the memory of another device is unknown.
+    Raises an InputError if no number fits, or if `memory` is None on another device.
     """
     device = mesh.devices.flat[0]
     if memory is None and device.platform == "cpu":
@@ -96,7 +97,7 @@ def measure_programs(
     microbatches: int,
     compile: Compile,
 ) -> int | None:
-    """Returns the bytes on a device of the update or an evaluation, whichever takes more.
+    """Returns the bytes on a device that the update takes, or an evaluation if it takes more.
 
     Returns None if the compiler runs out of memory, or computes arrays twice to save memory.
     """

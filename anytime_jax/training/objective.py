@@ -34,9 +34,10 @@ class DocumentRules:
     Attributes:
       end_of_text: id of the token that ends a document.
       masks: whether tokens attend to their own document only.
-      most: documents of a window that are kept apart; more are merged into the last one.
-      counts_boundaries: whether the loss of an end of text counts in training.
-      refuses: whether a window with more documents is an error.
+      most: largest number of documents of a window that are kept apart; with more, all after the
+        first `most - 1` count as one.
+      counts_boundaries: whether the loss of a token that follows an end of text counts in training.
+      refuses: whether a window with more than `most` documents is an error.
     """
 
     end_of_text: int
@@ -46,11 +47,14 @@ class DocumentRules:
     refuses: bool = False
 
     def find(self, tokens_BxL: jax.Array) -> Documents | None:
-        """Returns the documents of a batch that attention keeps apart, None for none."""
+        """Returns the documents of a batch that attention keeps apart; None if they are joined."""
         return find_documents(tokens_BxL, self.end_of_text, self.most) if self.masks else None
 
     def check(self, tokens_BxT: np.ndarray, where: str) -> None:
-        """Raises a RunError if a window that is refused is among those read, `where` says where."""
+        """Raises a RunError if windows that were read have too many documents.
+
+        `where` says in the message which windows they are.
+        """
         if not (self.masks and self.refuses):
             return
         ends_BxL = tokens_BxT[:, :-2] == self.end_of_text
@@ -63,7 +67,11 @@ class DocumentRules:
             )
 
     def boundary_scale(self, tokens_BxT: jax.Array) -> jax.Array | None:
-        """Returns by what a batch's losses grow as some do not count; None if all do."""
+        """Returns the factor of the losses that count; None if all losses of a batch count.
+
+        The factor is the number of tokens divided by the number of losses that count. The mean
+        over all tokens is then the mean of the losses that count.
+        """
         if self.counts_boundaries:
             return None
         counted = jnp.mean(tokens_BxT[:, :-1] != self.end_of_text, dtype=jnp.float32)
@@ -82,7 +90,7 @@ def document_rules(data: DataConfig, end_of_text: int) -> DocumentRules:
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """Losses of a decoder on windows of tokens; a method is a function to differentiate or compile.
+    """Losses of a decoder on windows of tokens; its methods can be differentiated and compiled.
 
     Attributes:
       model: the decoder.
@@ -104,9 +112,9 @@ class Objective:
         """Returns the mean loss and gradient of a batch, float32.
 
         Each part of the mesh axis `data` accumulates the gradient of its rows, in the type
-        `accumulation`. The parts are summed once an update, not in every microbatch, unless a mesh
-        with other axes has a kernel of attention that cannot be mapped over them: cuDNN's for
-        packed documents.
+        `accumulation`. The parts are summed once an update, not in every microbatch. The exception
+        is cuDNN's attention of packed documents, on a mesh that has further axes: JAX cannot map
+        this kernel over `data` alone, so every microbatch sums.
         """
         scale, mesh = self.rules.boundary_scale(tokens_BxT), self.constrain.mesh
 
@@ -172,9 +180,10 @@ class Objective:
     ) -> tuple[jax.Array, Params | None]:
         """Returns the mean loss in nats of the tokens of a batch, and the sums if there are any.
 
-        The cotangents of the sums take the gradient (`gradient_sum_vjp`). The gradient has the
-        z-loss of the model, and the loss has not. With `boundary_scale`, the losses of ends of text
-        do not count, and the others are multiplied by it.
+        In the backward pass, the gradient is added to the cotangents of the sums
+        (`gradient_sum_vjp`). The gradient includes the z-loss of the model; the loss does not. With
+        `boundary_scale`, the loss of a token that follows an end of text does not count, and the
+        other losses are multiplied by `boundary_scale`.
         """
         if sums is not None:  # the blocks are read in the loop over layers
             params, sums = gradient_sum_vjp.read_except("blocks", params, sums)
@@ -245,9 +254,10 @@ class Objective:
         return hidden_BxLxD, tokens_BxT[:, 1:], block_sums
 
     def _gather(self, params: Params) -> Params:
-        """Returns parameters gathered over `data`, in 16 bits if only products of 16 bits use them.
+        """Returns parameters gathered over `data`.
 
-        Such products round the parameters anyway.
+        A matrix that is only used in products is rounded to the type of these products first, as
+        the products would round it anyway.
         """
         mesh = self.constrain.mesh
         if mesh is None or mesh.shape["data"] == 1:
@@ -266,11 +276,11 @@ class Objective:
 
 
 def _sum_over_data(grad: jax.Array, stored: NamedSharding) -> jax.Array:
-    """Returns a device's part of the sum of the gradients of all parts of `data`."""
+    """Returns the gradient, summed over `data`: the part of it that this device stores."""
     if "data" not in stored.spec:
         return jax.lax.psum(grad, "data")
     axis = stored.spec.index("data")
-    # Parts on an axis of their own: TPUs sum others whole where their sizes are odd.
+    # The parts get an axis of their own: without it, TPUs sum arrays of odd sizes whole.
     parts = jax.lax.axis_size("data")
     split = (*grad.shape[:axis], parts, -1, *grad.shape[axis + 1 :])
     return jax.lax.psum_scatter(grad.reshape(split), "data", scatter_dimension=axis)

@@ -1,7 +1,8 @@
 """The optimizer of a run: a clip and the configured method under a guard, then the averages.
 
-The parameters of the state, and so the averages, follow the iterate at which a method takes its
-gradients. For a method that evaluates other weights, `optimizers.readouts` has these.
+The parameters of the state are the iterate at which a method takes its gradients, and the averages
+are averages of this iterate. A method that evaluates other weights has read-outs
+(`optimizers.readouts`).
 """
 
 from collections.abc import Callable
@@ -68,8 +69,8 @@ def make_optimizer(
 def _clip(max_norm: float) -> optax.GradientTransformationExtraArgs:
     """`optax.clip_by_global_norm` for a norm that is already computed, `grad_norm`.
 
-    One factor for all elements fuses into the operation that reads the gradient. Optax divides each
-    element by the norm, and XLA stores the quotients.
+    All elements are multiplied by one factor, and XLA fuses this product into the operation that
+    reads the gradient. Optax divides each element by the norm, and XLA stores the quotients.
     """
 
     def update(

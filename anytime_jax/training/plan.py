@@ -3,8 +3,9 @@
     plan = make_plan(config, mesh)      reads only
     with open_run(plan) as run: ...     `active_run.py`, the only place that writes
 
-A plan says from which step to which the run goes, from what, on which data, with which programs.
-Nothing of it is in the configuration, which a start never changes.
+A plan says at which step a run goes on, where it stops, what it starts from, which data it reads
+and which programs it runs. The plan holds all that a start finds out; the configuration never
+changes.
 """
 
 import dataclasses
@@ -46,7 +47,7 @@ from anytime_jax.training.trackers import check_wandb
 def evaluation_entry(
     config: Config, sets: Mapping[str, DatasetInfo], weights: Mapping[str, float]
 ) -> Evaluation:
-    """Returns what evaluations are of, for the datasets of all validation sets."""
+    """Returns the run file's entry on evaluations: datasets, weights and tokens of the sets."""
     shares = {x: (y.fingerprint, weights[x]) for x, y in sets.items() if weights[x]}
     return Evaluation(config.eval.tokens, shares)
 
@@ -65,9 +66,9 @@ class Plan:
       trunk: checkpoint that a branch leaves; None for a run without one.
       initial: model that the run starts from; None for random weights.
       saved_step: step of the latest checkpoint, 0 if there is none.
-      step: step from which training goes on: the saved one, or the one where a branch begins.
-      stop: step at which it ends, `math.inf` for never.
-      reason: why it ends there: "stop", or "data" if all windows are used then.
+      step: step from which training goes on: `saved_step`, or the step where a branch begins.
+      stop: step at which training ends, `math.inf` for never.
+      reason: why training ends there: "stop", or "data" if all windows are used then.
       fall_back: whether a damaged checkpoint is set aside.
       profile: updates to trace.
     """
@@ -90,7 +91,7 @@ class Plan:
     profile: StepRange | None = None
 
     def starting_from(self, step: int) -> "Plan":
-        """Returns the plan for another step, and the stop that follows from it.
+        """Returns the plan for another step, with the stop that follows from this step.
 
         Raises an InputError if the data end before the configured stop.
         """
@@ -99,7 +100,7 @@ class Plan:
 
     @property
     def program(self) -> Program:
-        """The functions of the first stage, whose state is every stage's."""
+        """The program of the first stage; all stages have the same state."""
         return self.programs[self.config.model]
 
     def is_complete(self) -> bool:
@@ -118,7 +119,7 @@ class Plan:
 
     @property
     def dataset(self) -> DatasetInfo:
-        """The dataset of the first source; all have one vocabulary."""
+        """The dataset of the first source; all sources have the same vocabulary."""
         return next(iter(self.datasets.values()))
 
     def has_data_to(self, step: int) -> bool:
@@ -136,7 +137,7 @@ class Plan:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What makes a directory the run's."""
+        """The values by which a run knows its directory (`Config.identity`, and the origin)."""
         return self.config.identity(self._fingerprint) | self.origin
 
     @property
@@ -147,7 +148,7 @@ class Plan:
 
     @property
     def stages(self) -> tuple[StageEntry, ...]:
-        """What the run file says of the stages."""
+        """The run file's entries on the stages."""
         return tuple(
             StageEntry(
                 step=stage.step,
@@ -160,12 +161,12 @@ class Plan:
 
     @property
     def evaluated(self) -> Evaluation:
-        """What the mean loss of an evaluation is of."""
+        """The run file's entry on evaluations."""
         return evaluation_entry(self.config, self.sets, self.set_weights)
 
     @property
     def about(self) -> Meta:
-        """What every checkpoint says of the run, at step 0."""
+        """The metadata that every checkpoint of the run has, at step 0."""
         return Meta(
             config=self.config.to_dict(),
             origin=self.origin,
@@ -186,7 +187,7 @@ def make_plan(
     profile: StepRange | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Plan:
-    """Finds and checks all that a run needs, and writes nothing, in the order of the cost.
+    """Finds and checks all that a run needs, cheap things first; writes nothing.
 
     The mesh is one that `preflight.check_start` has returned. Programs are compiled last, and only
     to find the number of microbatches.
@@ -194,7 +195,7 @@ def make_plan(
     Raises an InputError if anything does not fit the configuration.
     """
     run_dir = storage_path(config.directory)
-    # Hosts may see files at different times: they believe the primary process.
+    # Hosts may see files at different times, so all take what the primary process sees.
     saved_step = processes.broadcast(max(checkpoint_listing.saved_steps(run_dir), default=0))
     with processes.fail_together():
         run_file = run_json.read_run_file(run_dir)
@@ -244,7 +245,7 @@ def make_plan(
             preflight.check_capacity(plan.program, run_dir)
     if known or step >= stop:
         return plan
-    # The memory of a CPU is the machine's, of which other programs take a part.
+    # The memory of a CPU device is that of the machine, which other programs use too.
     is_cpu = mesh.devices.flat[0].platform == "cpu"
     memory = None if is_cpu else sharding.device_memory(mesh)
     number = microbatch_search.find(config, mesh, rules, numbers, memory, say)
@@ -254,7 +255,7 @@ def make_plan(
 def _make_programs(
     config: Config, mesh: Mesh, rules: DocumentRules, microbatches: int
 ) -> dict[ModelConfig, Program]:
-    """Returns the functions of a run by the model of a stage, checked if classes are a user's."""
+    """Returns the programs of a run by the model of a stage; checks classes of other packages."""
     programs = {}
     with explain_errors(config.packages()):
         for model in config.models:
@@ -271,10 +272,11 @@ def _known_microbatches(
     trunk: Trunk | None,
     say: Callable[[str], None],
 ) -> int:
-    """Returns the number of microbatches that is given, or else the run's or its trunk's.
+    """Returns the number of microbatches if it is known, else 0.
 
-    Losses depend on the number in their last bits, so that "auto" keeps it. Returns 0 if the number
-    has to be found, or if the devices cannot share such microbatches.
+    A configured number is known. With "auto", the number with which the run, or its trunk, began is
+    kept, because losses depend on it in their last bits. It is not known if the devices cannot
+    share such microbatches.
     """
     if not isinstance(config.microbatches, str):
         return config.microbatches
@@ -293,7 +295,10 @@ def _known_microbatches(
 def _set_weights(
     config: Config, run_file: RunFile | None, say: Callable[[str], None]
 ) -> dict[str, float]:
-    """Returns the weight of every validation set in the mean; says if a run keeps other ones."""
+    """Returns the weight of every validation set in the mean.
+
+    Says so if the run keeps weights that differ from those of the configuration.
+    """
     weights = run_file.set_weights(config) if run_file else config.set_weights
     if weights != config.set_weights:
         text = ", ".join(f"{name} {weight:.3g}" for name, weight in weights.items() if weight)

@@ -1,4 +1,4 @@
-"""Summary of a plan: model, data and devices of a run, the memory and disk it needs."""
+"""Summary of a plan: model, data and devices of a run, and the memory and disk that it needs."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -130,7 +130,7 @@ def _describe_masks(plan: Plan) -> str:
 
 
 def _describe_passes(plan: Plan, name: str) -> str:
-    """How often a source is read up to the stop, or to 1x, 2x and 4x of a run of several."""
+    """How often a source is read: up to the stop if it is the only source, or to 1x, 2x and 4x."""
     config = plan.config
     if len(plan.datasets) == 1 and math.isfinite(plan.stop):
         return f"{_passes(plan, name, int(plan.stop)):.3g} epochs to the stop"
@@ -140,7 +140,7 @@ def _describe_passes(plan: Plan, name: str) -> str:
 
 
 def _passes(plan: Plan, name: str, step: int) -> float:
-    """Tokens of a source read in a number of updates, over those that it has."""
+    """Tokens read of a source in a number of updates, divided by its number of tokens."""
     return _tokens_read(plan, name, step) / plan.datasets[name].splits["train"].tokens
 
 
@@ -155,7 +155,7 @@ def _tokens_read(plan: Plan, name: str, step: int) -> int:
 
 
 def _describe_stage(plan: Plan, number: int, stage: RunStage) -> str:
-    """Where a stage begins, its windows and sources, and what it reads for the second time."""
+    """Where a stage begins, its windows and sources, and how much of it was read before."""
     config, mixture = plan.config, describe_weights(stage.weights)
     text = f"from {config.clock.describe(stage.step)}: windows of {stage.model.length:,} tokens"
     text += f", {mixture}" if len(stage.weights) > 1 else f" of {next(iter(dict(stage.weights)))}"
@@ -181,7 +181,7 @@ def _describe_disk(plan: Plan) -> str:
     if math.isinf(plan.stop):
         return f"{format_bytes(each)} a checkpoint"
     kept = policy.count_kept(plan.step, int(plan.stop))
-    # A new one is written before the oldest of the rolling ones is deleted.
+    # A new checkpoint is written before the oldest rolling checkpoint is deleted.
     total = (kept + policy.rolling + 1) * each
     return (
         f"{format_bytes(each)} a checkpoint, {kept} to keep + {policy.rolling} rolling + 1 being "

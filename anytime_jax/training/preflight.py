@@ -39,9 +39,10 @@ _SUM_TOLERANCE = 1e-3  # of coefficients in float32
 
 
 def check_thread() -> None:
-    """Raises an InputError in any other thread than the main one.
+    """Raises an InputError unless this is the main thread.
 
-    Python handles signals in the main thread alone, and at its end stops the threads that save.
+    Python handles signals in the main thread alone. When the main thread ends, Python stops the
+    threads that save.
     """
     thread = threading.current_thread()
     if thread is not threading.main_thread():
@@ -53,7 +54,7 @@ def check_thread() -> None:
 
 
 def check_start(config: Config, mesh: Mesh | None = None, fall_back: bool = False) -> Mesh:
-    """Returns the mesh of a start, by default over all devices, before anything is read or made.
+    """Returns the mesh of a start, by default over all devices; reads no data and writes nothing.
 
     Raises an InputError if the thread, the directories, the devices or the processes do not fit.
     """
@@ -78,7 +79,7 @@ def check_paths(config: Config) -> None:
 
 
 def check_agreement(config: Config, fall_back: bool) -> None:
-    """Raises an InputError in every process if one has other settings than process 0."""
+    """Raises an InputError in every process if a process has other settings than process 0."""
     flat = flatten(config.to_dict())
     versions = {"anytime_jax": __version__, "jax": jax.__version__}
     text = json.dumps({**flat, "--fall-back": fall_back, **versions}, default=str)
@@ -92,7 +93,7 @@ def check_agreement(config: Config, fall_back: bool) -> None:
 
 
 def check_mesh(config: Config, mesh: Mesh) -> None:
-    """Raises an InputError if a mesh splits heads, or its devices do not fit a configuration."""
+    """Raises an InputError if a mesh would split a head, or if its devices cannot run a model."""
     tensor = mesh.shape["tensor"]
     for name, heads in (("heads", config.model.heads), ("kv_heads", config.model.key_heads)):
         if heads % tensor:
@@ -109,7 +110,7 @@ def check_mesh(config: Config, mesh: Mesh) -> None:
 
 
 def check_batch(config: Config, mesh: Mesh, microbatches: int) -> None:
-    """Raises an InputError if the devices cannot share a microbatch or an evaluation's batch."""
+    """Raises an InputError if the devices cannot share a microbatch, or a batch in evaluations."""
     shards, part = sharding.batch_shards(mesh), config.batch_size // microbatches
     allowed = f"a multiple of the {shards} parts into which a mesh of {mesh.size} devices splits a "
     allowed += "batch (mesh.data x mesh.fsdp), or choose a mesh with fewer parts"
@@ -130,7 +131,7 @@ def check_batch(config: Config, mesh: Mesh, microbatches: int) -> None:
 
 
 def _check_attention(config: Config, model: ModelConfig, mesh: Mesh) -> None:
-    """Raises an InputError if the kind of attention does not fit the devices or the length."""
+    """Raises an InputError if an implementation of attention does not fit the devices or length."""
     device = mesh.devices.flat[0]
     platform = device.platform
     implementation = attention.choose_implementation(model, platform, model.length)
@@ -157,10 +158,10 @@ def _check_attention(config: Config, model: ModelConfig, mesh: Mesh) -> None:
 
 
 def check_update(program: Program) -> None:
-    """Traces the update of a run with classes from other packages, whose errors show here.
+    """Traces the update of a run that has classes of other packages, so that their errors show.
 
     Raises an InputError if the update changes the form of the state, if a checkpoint cannot store
-    the state, or if read-outs cannot be told from other weights.
+    the state, or if a read-out has the name of other weights.
     """
     if not program.config.packages():
         return
@@ -187,7 +188,7 @@ def check_update(program: Program) -> None:
 
 
 def _check_readouts(program: Program) -> None:
-    """Raises an InputError for read-outs that are named as other weights are, or are no mean."""
+    """Raises an InputError for a read-out with the name of other weights, or not of sum 1."""
     opt_state = program.abstract_state.opt_state
     iterates = jax.eval_shape(optimizers.iterates, opt_state)
     for name in (*iterates, *jax.eval_shape(optimizers.readouts, opt_state)):
@@ -213,7 +214,7 @@ def _check_readouts(program: Program) -> None:
 def check_capacity(program: Program, run_dir: Path) -> None:
     """Raises an InputError if state and gradient exceed memory, or a checkpoint the free disk.
 
-    Activations are not counted: the compiler knows their memory, of which `Run.update` warns.
+    Activations are not counted. The compiler knows their memory, and `Run.update` warns of it.
     """
     config, state = program.config, program.abstract_state
     available = sharding.device_memory(program.mesh)
@@ -236,7 +237,10 @@ def check_capacity(program: Program, run_dir: Path) -> None:
 
 
 def check_not_lost(config: Config, run_dir: Path, step: int) -> None:
-    """Raises an InputError if records show that a run without checkpoints had one after `step`."""
+    """Raises an InputError if a run's checkpoints are lost: records show that it had saved later.
+
+    The run has no checkpoint, and `step` is where it would start.
+    """
     rows = metric_records.read_records(run_dir)
     if not rows:
         return
@@ -255,7 +259,7 @@ def check_not_lost(config: Config, run_dir: Path, step: int) -> None:
 
 
 def check_shared(run_dir: Path, start_id: str) -> None:
-    """Raises an InputError unless every process sees in `run_dir` the start of the primary one."""
+    """Raises an InputError unless all processes see the primary process's start in `run_dir`."""
     with processes.fail_together():
         if not processes.wait_until_visible(lambda: run_json.start_id(run_dir) == start_id):
             raise InputError(

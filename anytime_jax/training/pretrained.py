@@ -1,8 +1,8 @@
 """Start from pretrained weights, in another library's files.
 
-Moments and clocks start at zero, every average from these weights, and the data at the beginning.
-Only the first start reads the weights. Later ones compare the directory, if it still exists, with
-the recorded digest.
+Moments and clocks start at zero, averages start from the pretrained weights, and the data start at
+the beginning. The first start alone reads the weights. If their directory still exists, later
+starts compare it with the recorded digest.
 """
 
 import dataclasses
@@ -35,8 +35,8 @@ class Pretrained:
 def find_pretrained(config: Config, own: RunFile | None) -> Pretrained | None:
     """Returns the model that a run starts from, checked; None for random weights.
 
-    `own` is the run file of a run that resumes, from a checkpoint of its own, and needs the digest
-    alone. Raises an InputError if the model is missing or has another shape.
+    `own` is the run file of a run that resumes from a checkpoint of its own; such a run needs
+    nothing but the digest. Raises an InputError if the model is missing or has another shape.
     """
     if not config.initial_weights:
         return None
@@ -85,7 +85,7 @@ def _check_shape(config: Config, description: ModelDescription) -> None:
 
 
 def check_vocabulary(pretrained: Pretrained, dataset: DatasetInfo) -> None:
-    """Raises an InputError unless the data have the vocabulary beside the weights, and its BOS."""
+    """Raises an InputError unless the data have the vocabulary and BOS of the pretrained model."""
     if pretrained.description is None:
         return
     directory = pretrained.description.directory

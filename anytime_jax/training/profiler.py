@@ -1,9 +1,9 @@
 """Profiler of a run: a trace of the updates between two steps, for XProf and TensorBoard.
 
-A trace names every update (`train`, with its number) and its parts on the host: `Run.read_batch`
-(how long the loop waits for data), `Run.update`, `Run.record`, `Run.save` and `Run.evaluate`.
-Inside the update, operations are named by the part of the program they come from: `attend`, `mlp`,
-`loss`, `optimizer` and `averages`.
+A trace names every update (`train`, with its number). On the host it names the parts of an update:
+`Run.read_batch` (how long the loop waits for data), `Run.update`, `Run.record`, `Run.save` and
+`Run.evaluate`. On the device it names each operation by the part of the program it comes from:
+`attend`, `mlp`, `loss`, `optimizer` or `averages`.
 """
 
 import contextlib
@@ -31,9 +31,10 @@ class StepRange:
 
 
 def check_steps(steps: StepRange, step: int, stop: int | None) -> None:
-    """Raises an InputError if a run from a step to its stop, None for no end, ends too early.
+    """Raises an InputError if a run that is at `step` stops before the last step of the range.
 
-    A range that is over is allowed: the command that started a run also resumes it.
+    A stop of None is never. A run that is at its stop already passes, because the command that
+    started a run also resumes it.
     """
     if stop is not None and step < stop < steps.last:
         raise InputError(
@@ -55,7 +56,10 @@ class Profiler:
         self._open = contextlib.ExitStack()  # the folder, until the trace is written
 
     def begins(self, step: int) -> bool:
-        """Whether to start before the update after `step`; a resumed run may be past the first."""
+        """Whether to start before the update after `step`.
+
+        A resumed run may begin inside the range, and starts the trace there.
+        """
         steps = self._steps
         return steps is not None and self._folder is None and steps.first <= step < steps.last
 
@@ -73,7 +77,7 @@ class Profiler:
             self._folder, self._open = folder, stack.pop_all()
 
     def stop(self) -> None:
-        """Writes the trace, and the arrays in the memory of the devices; says how to open them."""
+        """Writes the trace and a list of the arrays on the devices; says how to open both."""
         folder, self._folder, self._steps = self._folder, None, None
         if folder is None:
             return
@@ -86,7 +90,7 @@ class Profiler:
             )
 
     def close(self) -> None:
-        """Stops a trace that a run did not live to end, or says that there is none."""
+        """Stops the trace if the run ends inside the range; says so if nothing was traced."""
         if self._folder is None and self._steps is not None:
             first, last = self._steps.first, self._steps.last
             self._say(f"profile  none: no update from step {first:,} to {last:,} was made")

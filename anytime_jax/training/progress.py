@@ -16,7 +16,8 @@ _PLAIN_SECONDS = 10.0  # between plain lines, where there is no terminal
 class Display:
     """Context manager that shows step, tokens, loss, rate, speed and time to the next doubling.
 
-    On a terminal, also the time since the loop began, with the compilation of the update.
+    On a terminal, it also shows the time since the loop began, which includes the compilation of
+    the update.
     """
 
     def __init__(self, clock: Clock, console: Console):
@@ -69,7 +70,7 @@ class Display:
         parts = [
             f"step {step:,}",
             f"{tokens} tokens",
-            # There is no loss if all updates since the last row were skipped.
+            # If all updates since the last row were skipped, there is no loss.
             f"loss {values.get('train/loss', float('nan')):.4f}",
             f"rate {values['lr']:.2e}",
         ]

@@ -29,8 +29,8 @@ from anytime_jax.training.trackers import Tracker, open_trackers
 class Recorder:
     """Metrics of a run on their way from the device to its trackers and to the terminal.
 
-    The trackers are the records, and TensorBoard and Weights & Biases where configured; in all
-    processes but the primary one, there are none.
+    The primary process has the trackers: the records, and TensorBoard and Weights & Biases where
+    configured. Other processes have no trackers.
     """
 
     def __init__(
@@ -44,8 +44,8 @@ class Recorder:
     ):
         """Opens the trackers at the plan's step.
 
-        `meta` has the metadata of the checkpoint that was restored. Its metrics since the last row
-        are continued, and it is told if rows before it are missing from the run's own records.
+        `meta` are the metadata of the checkpoint that was restored. The metrics since its last row
+        are continued. If the run's records lack rows before it, the recorder says so.
         `confirm_start` raises a RunError if another start than `start_id` has taken over.
         """
         self._plan, self._display, self._last = plan, display, last
@@ -75,7 +75,7 @@ class Recorder:
         )
 
     def push(self, step: int, metrics: Metrics) -> None:
-        """Takes the metrics of an update just dispatched, and records those that are ready.
+        """Takes the metrics of an update just dispatched, and records metrics that are ready.
 
         Raises a RunError at an update that ends the run.
         """
@@ -83,7 +83,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Records all updates before the block, whose time is no part of the speed."""
+        """Records all updates before the block; its time does not count in the recorded speed."""
         self._record(self._metric_rows.pause())
         yield
         self._metric_rows.resume()
@@ -91,7 +91,7 @@ class Recorder:
     def record_losses(self, step: int, losses: Mapping[str, float], seconds: float) -> None:
         """Records an evaluation; raises a RunError if a loss is not finite.
 
-        The losses are by label, and those on one of several sets by SET/LABEL.
+        Losses are by label; with several sets, the loss on each is there as well, as SET/LABEL.
         """
         for label, loss in losses.items():
             if not math.isfinite(loss):
@@ -104,7 +104,7 @@ class Recorder:
         self._display.evaluated(step, {x: loss for x, loss in losses.items() if "/" not in x})
 
     def sync(self, step: int) -> dict[str, Any]:
-        """Stores all rows; returns what a checkpoint of this step says of them, in `paused`."""
+        """Stores all rows and returns a checkpoint's metadata about them; call it in `paused`."""
         for tracker in self._trackers:
             tracker.sync()
         rows = self._records.rows_before(step) if self._records else 0
@@ -128,7 +128,7 @@ class Recorder:
             tracker.write(step, self._plan.config.clock.tokens(step), values)
 
     def _check_update(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Prints a spike or a skipped update; raises a RunError at one that ends the run."""
+        """Prints a spike or a skipped update; raises a RunError at an update that ends the run."""
         guard, samples = self._plan.config.guard, self._plan.config.samples
         skips = int(metrics["consecutive_skips"])
         if not skips and not metrics["spiked"] and math.isfinite(metrics["update_norm"]):

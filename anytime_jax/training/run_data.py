@@ -1,4 +1,4 @@
-"""Data of a run: its datasets, opened or prepared from the built-in corpus, and batches of them."""
+"""Data of a run: datasets, which are opened or made of the built-in corpus, and their batches."""
 
 import bisect
 import itertools
@@ -54,7 +54,7 @@ def _builtin_path(config: Config) -> str | None:
 
 
 def open_datasets(config: Config) -> dict[str, DatasetInfo]:
-    """Returns the dataset of every source; raises an InputError if one is missing or unfit."""
+    """Returns the dataset of every source; raises an InputError if one is missing or unusable."""
     if (builtin := _builtin_path(config)) and not processes.is_primary():
         processes.wait_until_visible((storage_path(builtin) / METADATA_NAME).exists)
     datasets: dict[str, DatasetInfo] = {}
@@ -84,9 +84,9 @@ def _setting_of(config: Config, path: str) -> str:
 
 
 def open_sets(config: Config, datasets: Mapping[str, DatasetInfo]) -> dict[str, DatasetInfo]:
-    """Returns the dataset of every validation set; raises an InputError for an unfit one.
+    """Returns the dataset of every validation set; raises an InputError if one is unusable.
 
-    `datasets` are the sources.
+    `datasets` are the datasets of the sources.
     """
     opened = {config.sources[name]: x for name, x in datasets.items()}
     sets: dict[str, DatasetInfo] = {}
@@ -114,7 +114,7 @@ def _check_sources(datasets: Mapping[str, DatasetInfo]) -> None:
 
 
 def _check_tokens(setting: str, name: str, dataset: DatasetInfo, first: DatasetInfo) -> None:
-    """Raises an InputError unless tokens of a dataset mean what those of the first source do."""
+    """Raises an InputError unless a dataset has the vocabulary and EOS of the first source."""
     if dataset.vocabulary_sha256 != first.vocabulary_sha256:
         raise InputError(
             f"{name} at {dataset.path} has another vocabulary than the run's data at "
@@ -149,9 +149,10 @@ def _prepare_hint(config: Config, path: str) -> str:
 
 
 def make_builtin(config: Config, say: Callable[[str], None]) -> None:
-    """Makes the built-in corpus, which takes a minute, if a run asks for it and has no dataset.
+    """Makes the built-in corpus if a run asks for it and the dataset does not exist.
 
-    Raises an InputError unless the dataset's directory has a name that begins with "builtin".
+    This takes a minute. Raises an InputError unless the name of the dataset's directory begins with
+    "builtin".
     """
     path = _builtin_path(config)
     if processes.broadcast(path is None or (storage_path(path) / METADATA_NAME).exists()):
@@ -204,9 +205,9 @@ def _make_builtin(config: Config, say: Callable[[str], None]) -> None:
 
 
 def check_fit(config: Config, dataset: DatasetInfo) -> None:
-    """Raises an InputError unless a dataset has the vocabulary of the model, and windows of it.
+    """Raises an InputError unless a dataset fits the model's vocabulary and has a window.
 
-    Pretrained weights fix the vocabulary; the dataset must match.
+    Pretrained weights fix the vocabulary, which the dataset must then match.
     """
     for length in config.lengths:
         count_windows(dataset, "train", length)
@@ -228,7 +229,8 @@ def check_fit(config: Config, dataset: DatasetInfo) -> None:
 def check_evaluated(config: Config, dataset: DatasetInfo) -> None:
     """Raises an InputError if a validation split has too few tokens for an evaluation.
 
-    Of several sets, a small one is evaluated whole.
+    Where there are several sets, a set with fewer tokens than an evaluation takes is evaluated
+    whole.
     """
     for length in config.lengths:
         tokens, given = count_windows(dataset, "validation", length) * length, config.eval.tokens
@@ -278,7 +280,7 @@ def find_exhausted(
 ) -> tuple[str, int, int] | None:
     """Returns the first source that has too few windows for `step` updates, or None.
 
-    With it come the length of the windows and how many are needed.
+    The result also has the length of the windows and the number of windows that are needed.
     """
     for stage, counts in config.windows_read(step):
         length = stage.model.length

@@ -31,7 +31,7 @@ class LastCheckpoint:
 
     @contextlib.contextmanager
     def named(self) -> Iterator[None]:
-        """Names the checkpoint in errors of the block, which reads data."""
+        """Names the checkpoint in errors of a block that reads data."""
         try:
             yield
         except RunError as error:
@@ -39,9 +39,10 @@ class LastCheckpoint:
 
     @contextlib.contextmanager
     def explain_failures(self) -> Iterator[None]:
-        """Names the checkpoint in errors of the block, and turns expected ones into one line.
+        """Names the checkpoint in errors of the block; an expected error becomes one line.
 
-        Those are the loss of another process, too little memory, and failures of disks and buckets.
+        Expected are the loss of another process, too little memory, and failures of disks and
+        buckets.
         """
         try:
             yield
@@ -55,7 +56,7 @@ class LastCheckpoint:
             raise
 
     def _explain(self, error: Exception) -> RunError | None:
-        """Returns the error of one line for an expected failure, otherwise None."""
+        """Returns an error of one line if the failure is an expected one, else None."""
         if processes.is_sign_of_loss(error):
             return lost_process_exit.make_error(error)
         if is_out_of_memory(error):

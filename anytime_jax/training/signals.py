@@ -23,7 +23,7 @@ SIGNALS = (
 def handle_signals(
     handler: Callable[[int, Any], None], numbers: Sequence[int] = SIGNALS
 ) -> Iterator[None]:
-    """Handles signals by a function, except those that this process was told to ignore."""
+    """Calls a function on signals, except on signals that this process was told to ignore."""
     handled = [x for x in numbers if signal.getsignal(x) is not signal.SIG_IGN]  # as under nohup
     before = {number: signal.signal(number, handler) for number in handled}
     try:

@@ -18,7 +18,8 @@ ADVICE = "take more microbatches, another model.remat, a larger mesh.fsdp or few
 class StateMemory:
     """Bytes on each device of a state, and of the gradient of an update.
 
-    Each part of the mesh axis `data` sums the gradient of its rows, of all parameters.
+    Each part of the mesh axis `data` sums its own gradient of all parameters, so the gradient is
+    not split over `data`.
     """
 
     parameters: int
@@ -37,7 +38,7 @@ class StateMemory:
 
     @property
     def least(self) -> int:
-        """State and gradient: a lower bound for any program."""
+        """Bytes of state and gradient, a lower bound on the memory of an update."""
         return sum(self.sizes.values()) + self.gradients
 
     def describe(self, available: int | None) -> str:
@@ -51,7 +52,7 @@ class StateMemory:
 def measure_state(
     state: TrainState, accumulation: Dtype = "float32", microbatches: int = 1
 ) -> StateMemory:
-    """Returns the memory of a state, given as arrays or as abstract arrays with shardings.
+    """Returns the memory of a state, whose leaves are arrays or abstract arrays with shardings.
 
     `accumulation` is the type in which the gradients of several microbatches are summed.
     """
@@ -83,12 +84,15 @@ def describe_program(compiled: jax.stages.Compiled, available: int | None) -> st
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether a program needs more memory than a device has; XLA says so in its text alone."""
+    """Whether an error says that a program needs more memory than a device has.
+
+    XLA says so in the text of the error alone.
+    """
     return isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
 
 
 def _bytes_on_device(tree: Any, gathered: str = "") -> int:
-    """Returns the bytes of arrays on each device, as if an axis of the mesh did not split them."""
+    """Returns the bytes of arrays on each device, if the mesh axis `gathered` did not split them."""
     total = 0
     for x in jax.tree.leaves(tree):
         size = math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize

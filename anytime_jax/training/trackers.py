@@ -1,10 +1,13 @@
 """Trackers of a run: TensorBoard and Weights & Biases, beside the records.
 
-Training writes every name at most once per step: `train/loss`, `train/grad_norm`, `train/clipped`,
-`train/update_norm`, `train/spikes`, `train/skipped`, `lr`, `tokens_per_s`, `mfu`,
-`eval/LABEL/loss`, of one of several sets `eval/SET/LABEL/loss`, `eval_seconds`, and with
-`log.relative_updates` `train/relative_update/PARAMETER`. `evaluate --tasks` adds
-`tasks/WEIGHTS/TASK/METRIC` later, in place of an earlier score.
+Training writes each of these names at most once a step:
+
+    updates      `train/loss`, `train/grad_norm`, `train/clipped`, `train/update_norm`,
+                 `train/spikes`, `train/skipped`, `lr`, `tokens_per_s`, `mfu`; with
+                 `log.relative_updates` also `train/relative_update/PARAMETER`
+    evaluations  `eval/LABEL/loss`, `eval_seconds`; with several sets also `eval/SET/LABEL/loss`
+
+`evaluate --tasks` writes `tasks/WEIGHTS/TASK/METRIC` later, and replaces an earlier score.
 """
 
 import importlib.util
@@ -32,19 +35,19 @@ class Tracker(Protocol):
         ...
 
     def sync(self) -> None:
-        """Stores everything written; the records raise an OSError if they cannot be stored."""
+        """Stores everything written; raises an OSError if the records cannot be stored."""
         ...
 
     def close(self) -> None:
-        """Stores what is left and closes the destination."""
+        """Stores everything that is not stored yet and closes the destination."""
         ...
 
 
 class _TensorBoard:
     """Event files in `RUN/tensorboard`, with the settings as text.
 
-    They are written in the thread that calls: the library's own writer has another, which a full
-    disk ends, and for which a write to its queue would then wait forever.
+    The files are written in the thread of the caller. The library's own writer has a thread that
+    ends if the disk is full; a later write to the queue of this thread would wait forever.
     """
 
     def __init__(self, config: Config, from_step: int):
@@ -82,8 +85,8 @@ class _TensorBoard:
 class _Wandb:
     """Run of Weights & Biases, the same for every start in one run directory.
 
-    Its group is the folder of the directory, which the runs of a study and a trunk with its
-    branches have in common.
+    The group of the run is the parent folder of the run directory. So the runs of a study are one
+    group, and so are a trunk and its branches.
     """
 
     def __init__(self, config: Config):
@@ -114,8 +117,8 @@ class _Wandb:
 def open_trackers(config: Config, from_step: int, say: Callable[[str], None]) -> list[Tracker]:
     """Opens TensorBoard and Weights & Biases where configured, and returns them.
 
-    In TensorBoard, values of earlier starts after step `from_step` are superseded. `say` is told if
-    a run has no TensorBoard files because it is in a bucket.
+    In TensorBoard, values that earlier starts wrote after step `from_step` are superseded. A run in
+    a bucket has no TensorBoard files, and `say` is told so.
     """
     trackers: list[Tracker] = []
     if config.log.wandb_project:
