@@ -7,8 +7,9 @@ depends on its position:
 
     h(i) = (m ^ (m >> 12)) * 0x297A2D39,   m = (i ^ (i >> 15)) * 0x2C1B3C6D   mod 2^32
 
-word_i has the bits of the i-th element in row-major order. A change of any single word changes the
-sum. Appended zeros or another type may not, so a checksum includes dtype and shape.
+word_i has the bits of the i-th element in row-major order. A change of a single word always changes
+the sum. Appended zeros or another type may leave the sum as it is, so a checksum includes dtype and
+shape.
 """
 
 from collections.abc import Sequence
@@ -61,9 +62,10 @@ def sum_words(x: jax.Array) -> jax.Array:
 
 
 def sum_host_words(x: np.ndarray, number: int = 0) -> int:
-    """Returns the sum over an array in host memory, the part of that number along a first axis.
+    """Returns the sum over an array in host memory.
 
-    Threads may call it at once, as it runs no JAX program.
+    The array may be part `number`, along the first axis, of a larger array; its words then count
+    from the place of the part. The function runs no JAX program, so threads may call it at once.
     """
     words = np.ascontiguousarray(x).reshape(-1).view(_unsigned(x.dtype))
     first, total = number * words.size, 0

@@ -26,10 +26,14 @@ EntryState = Literal["complete", "incomplete", "half-written", "set aside", "for
 class Entry:
     """An entry of a checkpoint directory.
 
-    `step` is None for a foreign file. `state` is "complete"; "incomplete", a step's directory that
-    is empty or lacks the file that Orbax writes last; "half-written", a save in progress or one
-    that was interrupted, which in a bucket lacks that file; "set aside", a damaged checkpoint; or
-    "foreign".
+    `step` is None for a foreign file. `state` is one of:
+
+        complete       a checkpoint
+        incomplete     on a disk, a step's directory without the file that Orbax writes last
+        half-written   a save in progress or interrupted; in a bucket, a step's directory without
+                       the file that Orbax writes last
+        set aside      a damaged checkpoint
+        foreign        anything else
     """
 
     path: Path
@@ -66,7 +70,7 @@ def saved_steps(run_dir: str | Path) -> list[int]:
 
 
 def describe_latest(run_dir: str | Path) -> str:
-    """Returns a clause of a message that names the last checkpoint on disk."""
+    """Returns a part of a message, which names the last checkpoint on disk."""
     directory = absolute_path(run_dir) / DIRECTORY
     try:
         steps = saved_steps(run_dir)

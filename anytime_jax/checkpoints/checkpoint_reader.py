@@ -40,7 +40,8 @@ class Meta:
     """Metadata of a checkpoint.
 
     Attributes:
-      step: updates made; `samples` and `tokens` were seen by then, a `multiple` of the budget.
+      step: number of updates. By then `samples` and `tokens` were seen, which are `multiple` times
+        the Chinchilla budget.
       config: the settings of the run, as JSON has them.
       origin: digests of what the run starts from, by their names among the identity settings.
       fingerprint: fingerprint of the data of the first stage.
@@ -48,13 +49,14 @@ class Meta:
       vocabulary: SHA-256 of the vocabulary of the data.
       microbatches: number of microbatches of the first batch size.
       averages: labels of the averages in the checkpoint.
-      averages_since: step from whose weights each average started, by label.
+      averages_since: for each average by label, the step whose weights it started from.
       interval: metrics of the updates since the last row of records, by name.
       rows: number of rows of records before the step.
-      version: version of this package, beside that of `jax`.
-      checksums: checksum of every array by name, by item.
-      iterates: prefix of the names of the method's other iterates in the item `opt`, by label.
-      readouts: coefficients of the iterates by label, of what the method evaluates, by label.
+      version: version of this package; `jax` is the version of JAX.
+      checksums: for each item, the checksum of every array by name.
+      iterates: for each further iterate of the method by label, the prefix of the names of its
+        arrays in the item `opt`.
+      readouts: for each read-out by label, the coefficients of the iterates by their labels.
     """
 
     step: int = 0
@@ -79,11 +81,11 @@ class Meta:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all of it."""
+        """SHA-256 of all metadata."""
         return json_digest(dataclasses.asdict(self))
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what a checkpoint stores, with the digest."""
+        """Returns the metadata as a checkpoint stores them, with the digest."""
         return {**dataclasses.asdict(self), "digest": self.digest}
 
 
@@ -105,8 +107,8 @@ class CheckpointError(RunError):
 def read_meta(path: Path, run_file: RunFile | None = None) -> Meta:
     """Returns a checkpoint's metadata.
 
-    `run_file` is the content of `run.json` of the run it lies in, which is read if it is not given.
-    Raises a RunError if the metadata are missing or damaged, or belong to another step or run.
+    `run_file` is the content of `run.json` in the run's directory; by default it is read. Raises a
+    RunError if the metadata are missing or damaged, or belong to another step or run.
     """
     try:
         content = load_json(path / "meta" / "metadata")
@@ -126,7 +128,10 @@ def read_meta(path: Path, run_file: RunFile | None = None) -> Meta:
 
 
 def check_item_files(path: Path, item: str) -> None:
-    """Raises a RunError unless all files are regular: TensorStore would wait for a pipe forever."""
+    """Raises a RunError unless all files of an item are regular.
+
+    TensorStore would wait forever for a pipe.
+    """
     try:
         check_files(path / item)
     except InputError as error:
@@ -134,7 +139,7 @@ def check_item_files(path: Path, item: str) -> None:
 
 
 def _check_run(path: Path, meta: Meta, run_file: RunFile) -> None:
-    """Raises a RunError unless a checkpoint has the settings and data of the run it lies in."""
+    """Raises a RunError unless a checkpoint has the settings and data of the run around it."""
     saved = flatten({**meta.config, "data.fingerprint": meta.fingerprint})
     saved.pop("initial_weights", None)  # this is a path; the digest is in the origin
     saved |= meta.origin
@@ -145,9 +150,9 @@ def _check_run(path: Path, meta: Meta, run_file: RunFile) -> None:
 
 
 def verify_checkpoint(path: Path, run_file: RunFile | None = None) -> Meta:
-    """Compares every array of a checkpoint with its checksum; returns the metadata, as `read_meta`.
+    """Compares every array of a checkpoint with its checksum; returns the metadata.
 
-    Raises a RunError that names the item if one is missing or damaged.
+    Raises the errors of `read_meta`, and a RunError that names an item that is missing or damaged.
     """
     check_complete(path)
     meta = read_meta(path, run_file)
@@ -186,10 +191,10 @@ def _check_checksum(path: Path, meta: Meta, item: str, name: str, checksum: str)
 
 
 def read_layers(path: Path, meta: Meta, item: str, name: str) -> Iterator[np.ndarray]:
-    """Yields an array of an item, one layer's part at a time if it is stacked over layers.
+    """Yields an array of an item; an array that is stacked over layers is yielded layer by layer.
 
-    Raises a RunError if a part cannot be read or, before the last one, if the checksum differs.
-    `check_item_files` comes first.
+    Raises a RunError if a part cannot be read. If the checksum of the array differs, raises a
+    RunError before the last part is yielded. Call `check_item_files` first.
     """
     total = 0
     try:

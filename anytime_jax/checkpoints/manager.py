@@ -7,8 +7,9 @@ A checkpoint is the directory `RUN/checkpoints/STEP` with four items, written by
     averages  the averages of the weights, by label
     meta      JSON: `checkpoint_reader.Meta`, with the checksums of all arrays, and its digest
 
-Saves are atomic and asynchronous: only the copy of the arrays to host memory blocks the caller. In
-a bucket, where nothing can be renamed, Orbax writes the file that completes a checkpoint last.
+Saves are atomic and asynchronous: only the copy of the arrays to host memory blocks the caller. On
+a disk, a save ends with the renaming of its directory. In a bucket nothing can be renamed, so the
+last file that Orbax writes completes a checkpoint.
 """
 
 import contextlib
@@ -69,7 +70,7 @@ class CheckpointManager:
         policy: RetentionPolicy,
         report: Callable[[str], None] = lambda text: None,
     ):
-        """Removes half-written saves, and reports each entry that is not a checkpoint."""
+        """Removes half-written saves; reports every other entry that is not a checkpoint."""
         self._run_dir, self._policy = absolute_path(run_dir), policy
         self._directory = self._run_dir / checkpoint_listing.DIRECTORY
         self._report = report
@@ -98,7 +99,7 @@ class CheckpointManager:
             ) from error
 
     def _check_marks(self) -> None:
-        """Raises an InputError if Orbax would read something else than a file."""
+        """Raises an InputError if something else is where Orbax reads a file."""
         for step in checkpoint_listing.saved_steps(self._run_dir):
             check_files(self._directory / str(step) / checkpoint_listing.COMPLETE_MARK)
 
@@ -108,9 +109,9 @@ class CheckpointManager:
         return self._policy.keeps_forever(step) or is_link(path)
 
     def save(self, state: TrainState, meta: checkpoint_reader.Meta) -> None:
-        """Saves a state with metadata, which lack what this adds about the arrays.
+        """Saves a state with metadata, to which it adds entries about the arrays.
 
-        Returns once the arrays may be donated.
+        Returns as soon as the arrays may be donated.
 
         Raises a RunError if the state has a NaN or an infinity, the disk is full, or the previous
         save failed in the background.
@@ -166,8 +167,9 @@ class CheckpointManager:
     def restore_latest(self, abstract: TrainState, fall_back: bool) -> RestoredCheckpoint | None:
         """Restores the latest checkpoint; returns None if there is none.
 
-        If the latest is damaged, `fall_back` sets it aside, without deleting anything, and restores
-        the newest good one; otherwise this raises a RunError that names the newest good one.
+        If the latest checkpoint is damaged, raises a RunError that names the newest good one. With
+        `fall_back`, a damaged checkpoint is set aside instead, without deleting anything, and the
+        newest good one is restored.
         """
         entries = checkpoint_listing.list_entries(self._run_dir)
         steps = [int(x.path.name) for x in entries if x.state in ("complete", "incomplete")]
@@ -245,8 +247,9 @@ def restore_checkpoint(path: Path, abstract: TrainState) -> RestoredCheckpoint:
 class _OrbaxManager(ocp.CheckpointManager):
     """Manager that leaves preemption to `processes.PreemptionSignal`.
 
-    JAX compares the numbers that all calls pass when they check for preemption. Orbax would pass a
-    step among the numbers of the signal, and a SIGTERM that arrives during a save would be missed.
+    A process that checks for preemption passes JAX a number, and JAX compares the numbers of all
+    processes. The signal counts its own checks. Orbax would pass the step among these numbers, and
+    a SIGTERM that arrives during a save would be missed.
     """
 
     def reached_preemption(self, step: int) -> bool:
@@ -284,7 +287,7 @@ def _items(state: TrainState) -> dict[str, Any]:
 
 
 def _save_arguments(tree: Any) -> ocp.args.PyTreeSave:
-    """Returns what Orbax saves: each layer is a chunk, or several, that is read by itself."""
+    """Returns arguments for Orbax with which each layer is stored in chunks of its own."""
     arrays = flatten_by_name(tree)
     chunks = {
         name: ocp.SaveArgs(shard_axes=(0,) if is_stacked(name) and x.ndim > 1 else ())
@@ -294,7 +297,7 @@ def _save_arguments(tree: Any) -> ocp.args.PyTreeSave:
 
 
 def _find_iterates(opt: Any, params: Any) -> dict[str, str]:
-    """Returns where `opt` has the method's other iterates: prefixes of their names, by label."""
+    """Returns, by label, the prefix of the names of each further iterate of the method in `opt`."""
     names = {id(leaf): name for name, leaf in flatten_by_name(opt).items()}
     first = next(iter(flatten_by_name(params)))
     return {

@@ -1,12 +1,12 @@
 """Records of a run: JSON lines, one row for every step with metrics.
 
-Every start opens a new segment, `RUN/records/0000.jsonl`, `0001.jsonl`, ... Its first line is a
-header with the format, the version of the code and the step it starts from; it supersedes rows of
-earlier segments after that step. Except for timings, a run that was killed and resumed therefore
-has the same records as an uninterrupted one.
+Every start opens a new segment, `RUN/records/0000.jsonl`, `0001.jsonl`, ... The first line of a
+segment is a header with the format, the version of the code and the step from which the start goes
+on. A segment supersedes the rows of earlier segments after this step. So a run that was killed and
+resumed has the same records as an uninterrupted run, except for timings.
 
-On a disk, rows are appended to the segment. In a bucket, where nothing can be appended, every
-`sync` writes the rows since the last one as a segment of its own, which continues the one before:
+On a disk, rows are appended to the segment. In a bucket nothing can be appended. There, every
+`sync` writes the rows since the last `sync` as a file of its own, which continues the file before:
 `0001-START-0000.jsonl`, `0001-START-0001.jsonl`, ... with the id of the start.
 
 Reading never fails on the content of a file: a segment is read as far as it is valid.
@@ -60,9 +60,9 @@ class RecordWriter:
 
         Args:
           run_dir: directory of the run.
-          from_step: rows of earlier segments after this step are superseded; with None, no rows
-            are, and the segment can only `amend`.
-          header: what the header says besides, such as the id of the start as "start".
+          from_step: rows of earlier segments after this step are superseded. With None, no rows are
+            superseded, and the segment can only `amend`.
+          header: further entries of the header, such as the id of the start as "start".
           confirm: raises an error if the start may not write any more; called before each write to
             a bucket.
         """
@@ -98,7 +98,7 @@ class RecordWriter:
         self.amend(step, tokens, values)
 
     def amend(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
-        """Adds values to a row that may be an earlier one, in the place of any of these names."""
+        """Adds values to a row, which may be an earlier one; replaces values of the same names."""
         self._segment.add({"step": step, "tokens": tokens, "values": dict(values)})
 
     def rows_before(self, step: int) -> int:
@@ -110,7 +110,7 @@ class RecordWriter:
         self._segment.sync()
 
     def close(self) -> None:
-        """Stores what is left and closes the segment."""
+        """Stores all rows that are not stored yet and closes the segment."""
         self._segment.close()
 
 
@@ -166,9 +166,9 @@ class _WrittenSegment:
 def read_records(run_dir: str | Path, warn: Callable[[str], None] = lambda text: None) -> list[Row]:
     """Returns the rows of a run that were not superseded, one per step, in order.
 
-    `warn` is called with one line for every segment that another version wrote or that is not valid
-    to its end. A last line that a kill truncated loses nothing, as no checkpoint was saved after
-    it.
+    `warn` is called with one line for every segment that another version wrote, and for every
+    segment that is not valid to its end. If a kill has truncated the last line, nothing is lost: no
+    checkpoint was saved after this row, so the resumed run writes it again.
     """
     rows: dict[int, Row] = {}
     for segment, content in _read_segments(run_dir, warn):
@@ -189,7 +189,7 @@ def count_before(rows: Sequence[Row], step: int) -> int:
 
 
 def describe_missing(found: int, expected: int, step: int) -> str | None:
-    """Says how many of the expected rows before a step are missing; None if all are found."""
+    """Returns a text on how many of the expected rows before a step are missing; None for none."""
     if found >= expected:
         return None
     return f"{expected - found:,} of the {expected:,} rows of records before step {step:,} are lost"
@@ -208,9 +208,9 @@ def segments(run_dir: str | Path) -> list[Path]:
 
 
 def read_starts(run_dir: str | Path) -> list[dict[str, Any]]:
-    """Returns the header of every start, in order, as far as it is valid.
+    """Returns the header of every start, in order, as far as the headers are valid.
 
-    It has the step "from_step", and what the start recorded, such as "devices".
+    A header has the step "from_step" and whatever the start recorded, such as "devices".
     """
     starts = []
     for _, content in _read_segments(run_dir, lambda text: None):
@@ -220,7 +220,7 @@ def read_starts(run_dir: str | Path) -> list[dict[str, Any]]:
 
 
 def _number(segment: Path) -> int:
-    """Returns the number of the start that wrote a segment, -1 if the file is none."""
+    """Returns the number of the start that wrote a segment, -1 for a file that is no segment."""
     number = segment.stem.partition("-")[0]
     return int(number) if number.isdecimal() else -1
 

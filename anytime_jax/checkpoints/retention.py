@@ -13,8 +13,8 @@ _OVERHEAD = 2**18  # bytes in addition to the arrays, including partly filled fi
 class RetentionPolicy:
     """Policy that keeps milestones and every k-th update forever, and the latest checkpoints.
 
-    The milestones of `clock` are the multiples 1x, 2x, 4x, ... and 90% of each. `every` is k in
-    updates, or None; `rolling` is the number of latest checkpoints.
+    The milestones of `clock` are the multiples 1x, 2x, 4x, ... and 90% of each. `every` is k, or
+    None to keep milestones alone. `rolling` is how many of the latest checkpoints are kept.
     """
 
     clock: Clock

@@ -1,4 +1,4 @@
-"""Content of `run.json`, which makes a directory a run's: identity, settings, starts and stages."""
+"""Content of `run.json`, the file of a run directory: identity, settings, last start and stages."""
 
 import contextlib
 import dataclasses
@@ -23,7 +23,7 @@ _ADVICE = "choose another run_dir"
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """The last start of a run: an id, and where and when for people; empty for packed records."""
+    """The last start of a run: its id and, for people, where and when; empty in packed records."""
 
     id: str = ""
     host: str = ""
@@ -33,7 +33,7 @@ class Start:
 
 @dataclasses.dataclass(frozen=True)
 class BranchPoint:
-    """Where a branch has left its trunk.
+    """The point at which a branch has left its trunk.
 
     Attributes:
       from_run: directory of the trunk.
@@ -49,11 +49,11 @@ class BranchPoint:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """What the mean loss of an evaluation is of.
+    """The data of an evaluation's mean loss.
 
     Attributes:
-      tokens: tokens of each validation set, "all" for all of them.
-      sets: fingerprint and weight in the mean of each set that has a weight, by its name.
+      tokens: number of tokens of each validation set, or "all".
+      sets: fingerprint and weight in the mean of each set that counts in the mean, by name.
     """
 
     tokens: int | str
@@ -67,7 +67,7 @@ class Evaluation:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationChange:
-    """What the evaluations after `step` updates are of."""
+    """The data of evaluations at later steps than `step`."""
 
     step: int
     now: Evaluation
@@ -75,11 +75,11 @@ class EvaluationChange:
 
 @dataclasses.dataclass(frozen=True)
 class StageEntry:
-    """A stage of a run, from `step` on; the names in the mixture make no difference.
+    """A stage of a run, from `step` on. Two entries may be equal with other names of sources.
 
     Attributes:
       mixture: the sources by name, with their weights, as text.
-      sources: fingerprint and weight of each of them.
+      sources: fingerprint and weight of each source.
     """
 
     step: int
@@ -92,7 +92,7 @@ class StageEntry:
 
 @dataclasses.dataclass(frozen=True)
 class StageChange:
-    """What the stages of a run were before the start at `step` changed those to come."""
+    """The stages of a run before the start at `step` changed later ones."""
 
     step: int
     was: tuple[StageEntry, ...]
@@ -103,15 +103,15 @@ class RunFile:
     """Content of `run.json`. Packed records lack the entries that have a default.
 
     Attributes:
-      id: what no other run is called, whatever its name; the directory keeps it when it is moved.
-      identity: what makes a directory the run's (`Config.identity`), and the digests of what the
-        run starts from.
+      id: an id that no other run has; the directory keeps the id when it is moved.
+      identity: settings that a start must have to go on with this run (`Config.identity`), and
+        digests of the weights that the run starts from.
       version: version of this package at the first start.
       config: the settings of the last start, as JSON has them.
-      microbatches: their number at the last start.
+      microbatches: number of microbatches at the last start.
       data_paths: absolute paths of the sources by name at the last start.
-      set_paths: the same of the validation sets.
-      evaluated: what the evaluations were of when the run began; None if that is not known.
+      set_paths: absolute paths of the validation sets by name at the last start.
+      evaluated: data of the evaluations when the run began; None if unknown.
     """
 
     id: str = ""
@@ -135,26 +135,26 @@ class RunFile:
         return self.identity.get("data.fingerprint", "")
 
     def differences(self, identity: Mapping[str, Any]) -> str:
-        """Returns text about the identity settings that differ from others, "" if none do."""
+        """Returns a text on the differences from other identity settings, "" if there are none."""
         return format_differences(self.identity, json.loads(json.dumps(identity)))
 
     @property
     def evaluations(self) -> list[Evaluation]:
-        """What a run has evaluated, from its first start to its last, as far as is known."""
+        """The data of all evaluations, from the first start to the last, as far as known."""
         first = [] if self.evaluated is None else [self.evaluated]
         return [*first, *(x.now for x in self.evaluation_changes)]
 
     def evaluation_at(self, step: float) -> Evaluation | None:
-        """Returns what an evaluation after `step` updates was of; None if that is not known."""
+        """Returns the data of an evaluation after `step` updates; None if unknown."""
         changes = [x.now for x in self.evaluation_changes if x.step < step]
         return changes[-1] if changes else self.evaluated
 
     def set_weights(self, config: Config) -> dict[str, float]:
         """Returns the weight of every validation set in the mean, for a start of the run.
 
-        Without `eval.weights`, the weights follow from the last stage, which a start may change;
-        the mean would jump. So a run keeps the weights that it began with. A set that has joined
-        has none. The sum is 1.
+        Without `eval.weights`, the configuration takes the weights from the last stage. A start may
+        change this stage, and the mean would jump. So a run keeps the weights with which it began;
+        a validation set that was added later has no weight. The sum is 1.
         """
         weights, began = config.set_weights, self.evaluated
         if config.eval.weights or began is None:
@@ -166,9 +166,9 @@ class RunFile:
         return {name: kept.get(name, 0.0) / total for name in config.sets}
 
     def find_source(self, name: str, path: str) -> str:
-        """Returns where a source is: as configured, or as recorded if nothing is at that path.
+        """Returns the path of a source: the configured path if it exists, or the recorded one.
 
-        A relative path exists only from the working directory of the start.
+        A configured path that is relative exists only in the working directory of the start.
         """
         return _find(path, self.data_paths.get(name))
 
@@ -196,10 +196,10 @@ class RunFile:
             )
 
     def resumed(self, now: "RunFile", step: int) -> "RunFile":
-        """Returns the content after a start that resumes at `step`, of which `now` speaks.
+        """Returns the content after a start that resumes at `step`; `now` describes this start.
 
-        `stage_changes` keeps what the stages were, `evaluation_changes` what is evaluated since,
-        each with the step of the change.
+        If the start changes stages, `stage_changes` keeps the old ones; if it changes evaluations,
+        `evaluation_changes` has the new ones. Both have the step of the change.
         """
         latest = ("config", "microbatches", "start", "data_paths", "set_paths")
         content = dataclasses.replace(self, **{name: getattr(now, name) for name in latest})
@@ -216,8 +216,8 @@ class RunFile:
 def read_run_file(run_dir: Path, advice: str = _ADVICE) -> RunFile | None:
     """Returns the content of `run.json`, or None if the run has not started.
 
-    Raises an InputError if the file cannot be read, or if it is damaged, with `advice` at the end;
-    raises a BucketError if its bucket is out of reach.
+    Raises an InputError if the file cannot be read, and an InputError that ends with `advice` if it
+    is damaged. Raises a BucketError if the bucket cannot be reached.
     """
     file = run_dir / RUN_FILE
     try:
@@ -234,7 +234,7 @@ def read_run(directory: str, setting: str, trust: Trust = NOBODY) -> tuple[Confi
     """Returns the settings of a run and the content of its run file; errors name the `setting`.
 
     `trust` says which packages are imported for the kinds that the run names. Raises an InputError
-    if the directory holds no run, or one whose settings cannot be used here.
+    if the directory holds no run, or a run whose settings cannot be used here.
     """
     run_file = read_run_file(storage_path(directory), "give another run")
     if run_file is None:
@@ -248,7 +248,7 @@ def read_run(directory: str, setting: str, trust: Trust = NOBODY) -> tuple[Confi
 
 
 def write_run_file(run_dir: Path, run_file: RunFile) -> None:
-    """Writes `run.json`, in a directory that need not exist.
+    """Writes `run.json`, and makes the directory if it does not exist.
 
     Raises an InputError if the directory cannot be written.
     """
@@ -278,7 +278,7 @@ def start_id(run_dir: Path) -> str:
 
 
 def is_other_run(run_dir: Path, id: str) -> bool:
-    """Returns whether a directory holds a run that is known not to be the one with an id."""
+    """Returns whether a directory holds another run than the one with an id, if both are known."""
     with contextlib.suppress(InputError):
         return "" not in (found := run_id(run_dir), id) and found != id
     return False
@@ -290,7 +290,7 @@ def stages_before(stages: Iterable[StageEntry], step: int) -> list[StageEntry]:
 
 
 def is_same_evaluation(evaluations: Iterable[Evaluation]) -> bool:
-    """Returns whether evaluations are of the same sets, under whatever names."""
+    """Returns whether evaluations have the same sets and weights; names of sets do not matter."""
     return len({(x.tokens, x.text) for x in evaluations}) <= 1
 
 

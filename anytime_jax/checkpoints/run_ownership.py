@@ -1,4 +1,4 @@
-"""Ownership of a run directory: whose it is, which start has it, and its lock."""
+"""Ownership of a run directory: the run it belongs to, the start that uses it, and its lock."""
 
 import contextlib
 import datetime
@@ -24,7 +24,7 @@ _MISREAD = ("[", "\\", "**")
 
 
 def check_name(run_dir: Path, setting: str, value: str) -> None:
-    """Raises an InputError of a setting if the full path of its value has a misread part."""
+    """Raises an InputError of a setting if its path has characters that a library misreads."""
     if bad := next((x for x in _MISREAD if x in str(run_dir)), None):
         raise InputError(
             f"it has {bad!r} in its path {run_dir}, which Orbax and TensorStore misread: choose "
@@ -35,10 +35,10 @@ def check_name(run_dir: Path, setting: str, value: str) -> None:
 
 
 def check_identity(run_dir: Path, run_file: RunFile | None, identity: Mapping[str, Any]) -> None:
-    """Checks that a directory with a run file is new or belongs to the run, without changing it.
+    """Checks that a directory is new or belongs to the run; changes nothing.
 
-    Raises an InputError if it belongs to a run with other identity settings (`Config.identity`),
-    which the message names, or contains other files.
+    Raises an InputError if the directory belongs to a run with other identity settings
+    (`Config.identity`), which the message names. Raises an InputError if it has other files.
     """
     if run_file is not None:
         if differences := run_file.differences(identity):
@@ -59,7 +59,7 @@ def check_identity(run_dir: Path, run_file: RunFile | None, identity: Mapping[st
 
 
 def new_id() -> str:
-    """Returns an id that nothing else has."""
+    """Returns a new unique id."""
     return uuid.uuid4().hex
 
 
@@ -74,7 +74,7 @@ class LostRunError(RunError):
 
 
 def confirm(run_dir: Path, start: str) -> None:
-    """Raises a LostRunError if a run has a later start than the one with an id, or is gone.
+    """Raises a LostRunError if a run has had another start since `start`, or is gone.
 
     Raises a RunError if `run.json` cannot be read.
     """
@@ -95,9 +95,9 @@ def confirm(run_dir: Path, start: str) -> None:
 
 @contextlib.contextmanager
 def explain_lost_run(run_dir: Path, start: str) -> Iterator[None]:
-    """Turns an error of the block into a LostRunError if the run was lost, the likely cause.
+    """Turns an error of the block into a LostRunError if the run was lost, as the likely cause.
 
-    A later start, for example, removes saves that are not complete, also those in progress.
+    For example, a later start removes all incomplete saves, also a save in progress.
     """
     try:
         yield
@@ -127,6 +127,6 @@ def check_files(run_dir: Path, directories: Sequence[str]) -> None:
 def is_locked(run_dir: Path) -> bool | None:
     """Returns whether any process has locked a run directory, which need not be writable.
 
-    In a bucket, where nothing is locked, the answer is None.
+    The answer is None for a directory in a bucket, where nothing can be locked.
     """
     return locks.is_held(run_dir / LOCK_FILE)

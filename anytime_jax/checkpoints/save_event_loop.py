@@ -1,8 +1,8 @@
 """Event loop for Orbax's saves, which may end before the writes that they started.
 
 Orbax runs a save in an event loop of its own. If one write fails, or Ctrl-C ends the save, Orbax
-closes the loop while TensorStore's threads still write other arrays. Each of them then calls the
-closed loop; a standard asyncio loop would print a traceback.
+closes the loop while threads of TensorStore still write other arrays. Each of these threads then
+calls the closed loop, and a standard asyncio loop would print a traceback.
 """
 
 import asyncio

@@ -13,7 +13,7 @@ def flatten_by_name(tree: Any) -> dict[str, Any]:
 
 
 def is_stacked(name: str) -> bool:
-    """Returns whether an array is of the blocks, whose parameters are stacked over layers."""
+    """Returns whether a name is that of a block array, which is stacked over layers."""
     return "blocks" in name.split("/")
 
 

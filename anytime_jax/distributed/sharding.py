@@ -1,10 +1,10 @@
 """Device mesh and shardings: one rule by axis name for parameters and arrays of their shape.
 
-Parameters, Adam's moments and the averages are sharded alike: the residual width is split over the
-mesh axis `fsdp`; heads, MLP and vocabulary over `tensor`; and the first axis that `data` divides is
-split over it too. A model is computed with parameters that are gathered over `data`. A batch is
-split over `data` and `fsdp` together. The layout changes results only by the rounding of sums in
-another order.
+Parameters, Adam's moments and the averages are sharded alike. The residual width is split over the
+mesh axis `fsdp`; heads, MLP and vocabulary are split over `tensor`. Then the first axis of the
+array that can be split further into as many parts as `data` has is also split over `data`. A model
+is computed with parameters that are gathered over `data`. A batch is split over `data` and `fsdp`
+together. The layout changes results only by rounding, as sums are taken in another order.
 """
 
 import dataclasses
@@ -30,7 +30,8 @@ AXIS_RULES = {"width": "fsdp", "heads": "tensor", "mlp": "tensor", "vocabulary":
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     """Returns the mesh over `devices`, by default all.
 
-    Raises an InputError if it does not fit, or if JAX's settings are not those of runs.
+    Raises an InputError if the mesh does not fit the devices, or if JAX's settings are not those of
+    runs.
     """
     devices = jax_settings.find_devices() if devices is None else devices
     fixed = config.fsdp * config.tensor
@@ -64,7 +65,10 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def make_mesh_or_replicate(config: MeshConfig, say: Callable[[str], object]) -> Mesh:
-    """Returns the mesh of a run, or, told to `say`, one that copies weights to every device."""
+    """Returns the mesh of a run; if it does not fit, a mesh that copies weights to every device.
+
+    `say` is told of the second case.
+    """
     try:
         return make_mesh(config)
     except InputError:
@@ -84,10 +88,11 @@ def parameter_shardings(
 ) -> Any:
     """Returns a `NamedSharding` for every parameter, of a tree of arrays or shapes.
 
-    `gathered` is for parameters with which a model is computed, which are not split over `data`.
+    With `gathered`, no parameter is split over `data`, as for computing a model.
 
-    A parameter is recognized by its name, the last dict key on its path. `axes` has the names of
-    its last axes (`decoder.PARAMETER_AXES`); other axes are split over `data` alone.
+    A parameter is recognized by its name, the last dict key on its path. `axes` has, by that name,
+    the names of the last axes of the parameter (`decoder.PARAMETER_AXES`). Axes without a name can
+    be split over `data` alone.
 
     Raises an InputError if a mesh axis does not divide an array's axis.
     """
@@ -114,7 +119,11 @@ def parameter_shardings(
 def _split_over_data(
     shape: Sequence[int], spec: Sequence[str | None], mesh: Mesh | AbstractMesh
 ) -> list[Any]:
-    """Splits the first axis that is divided, if there is one."""
+    """Splits the first axis that can be split further into the parts of `data`.
+
+    For each axis, `spec` has the mesh axis over which the array axis is split already, or None. If
+    no axis can be split, the result is `spec`.
+    """
     for i, (size, axis) in enumerate(zip(shape, spec, strict=True)):
         parts = 1 if axis is None else mesh.shape[axis]
         if size % (parts * mesh.shape["data"]) == 0:
@@ -128,12 +137,14 @@ def state_shardings(
     axes: Mapping[str, tuple[str | None, ...]],
     mesh: Mesh | AbstractMesh,
 ) -> Any:
-    """Returns a `NamedSharding` for every leaf of a state: of any optimizer, or a whole run's.
+    """Returns a `NamedSharding` for every leaf of a state, of any optimizer or of a whole run.
 
-    A leaf with the shape of a parameter is sharded like it: like the parameter whose dict keys end
-    the leaf's path, or else the first of this shape. A mean over some axes of a parameter, kept
-    with size 1, is split over the other axes. All other leaves, such as counts and factored
-    moments, are replicated.
+    The first of these rules that applies to a leaf shards it:
+
+    1. The path of the leaf ends with the dict keys of a parameter, and the shapes are equal, up to
+       axes of size 1 (such as means over these axes): like this parameter, but for those axes.
+    2. A parameter has the shape of the leaf: like the first such parameter.
+    3. All other leaves, such as counts and factored moments, are replicated.
     """
     places = jax.tree.leaves(parameter_shardings(params, axes, mesh))
     by_keys, by_shape = {}, {}
@@ -167,7 +178,7 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 
 
 def batch_shards(mesh: Mesh) -> int:
-    """Returns the number of parts a batch is split into; it must divide every batch size."""
+    """Returns the number of parts into which a batch is split; it must divide every batch size."""
     return math.prod(mesh.shape[axis] for axis in _BATCH_AXES)
 
 
@@ -182,10 +193,10 @@ class ShardingConstraint:
     """Constrains the sharding of arrays inside a program; does nothing without a mesh.
 
     Attributes:
-      batch_axes: mesh axes over which the batch is split; under a `jax.vmap` over one of them
-        (`spmd_axis_name`), the others.
-      is_local: whether arrays are those of one device, as inside a `jax.shard_map` over all axes,
-        so that there is nothing to constrain.
+      batch_axes: mesh axes over which the batch is split. Inside a `jax.vmap` with a mesh axis as
+        `spmd_axis_name`, this axis is not among them.
+      is_local: whether arrays are those of one device, as inside a `jax.shard_map` over all axes.
+        There is then nothing to constrain.
     """
 
     mesh: Mesh | None = None
@@ -199,7 +210,7 @@ class ShardingConstraint:
         return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, self._spec(axes)))
 
     def split_stack(self, stack: jax.Array) -> jax.Array:
-        """Returns an array of many matrices, its first axis split over all devices."""
+        """Returns an array of many matrices with its first axis split over all devices."""
         if self.mesh is None:
             return stack
         split = NamedSharding(self.mesh, PartitionSpec(MESH_AXES))
@@ -211,10 +222,11 @@ class ShardingConstraint:
         axes: Sequence[str | None],
         of_arguments: Sequence[Sequence[str | None]] | None = None,
     ) -> Callable[..., jax.Array]:
-        """Returns the function as applied to each device's parts of its arguments.
+        """Returns the function, applied on each device to the device's parts of the arguments.
 
-        The compiler cannot split kernels. The result has these axes, as in a call of the
-        constraint, and so have the arguments unless `of_arguments` gives those of each.
+        This is for kernels, which the compiler cannot split. `axes` are the axes of the result, as
+        in a call of the constraint. `of_arguments` are the axes of each argument, by default
+        `axes`.
         """
         if self.mesh is None or self.is_local:
             return function
@@ -256,7 +268,10 @@ def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
 
 
 def device_memory(mesh: Mesh) -> int | None:
-    """Returns the bytes of each device's memory, or None; CPU devices share the machine's."""
+    """Returns the bytes of each device's memory, None if unknown.
+
+    CPU devices share the memory of the machine equally.
+    """
     device = mesh.local_devices[0]
     if device.platform == "cpu":
         machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

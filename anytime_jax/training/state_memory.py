@@ -92,7 +92,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def _bytes_on_device(tree: Any, gathered: str = "") -> int:
-    """Returns the bytes of arrays on each device, if the mesh axis `gathered` did not split them."""
+    """Returns the bytes of arrays on each device; no array counts as split over `gathered`."""
     total = 0
     for x in jax.tree.leaves(tree):
         size = math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
