@@ -21,7 +21,7 @@ def generate_text(
     tokens: int,
 ) -> Iterator[str]:
     """Yields a prompt and its continuation by at most `tokens` tokens, in pieces."""
-    # One device: a single sequence is too small to shard.
+    # A single sequence is too small to shard, so one device computes it.
     params = jax.device_put(load_weights(run, weighted_sum))
     (ids,) = vocabulary.encode([prompt])
     if vocabulary.bos_id is not None:

@@ -1,15 +1,17 @@
-"""Post-hoc averages: weights that a run did not store, as weighted sums of those that it did.
+"""Post-hoc averages: weights that a run did not store, as weighted sums of weights that it stored.
 
-All stored weights are weighted sums of the iterates theta_0 ... theta_t; the weights of the sum are
-the averaging kernel. That of the live weights is 1 at t; that of an average follows from its rule
-(`Rule.kernel`). A weighted sum of stored weights has the same weighted sum of kernels, so
-approximating another kernel k is a small least-squares problem:
+All stored weights are weighted sums of the iterates theta_0 ... theta_t. The weights of such a sum
+are its averaging kernel. The kernel of the live weights is 1 at t and 0 elsewhere; the kernel of an
+average follows from its rule (`Rule.kernel`). Take stored weights with kernels k_i, and sum them
+with coefficients x_i: the sum has the kernel sum_i x_i k_i. So the sum that is nearest to an
+average with another kernel k solves a small least-squares problem:
 
     min_x  || sum_i x_i k_i - k ||,      sum_i x_i = 1
 
-To first order a growing window has the kernel c * s^(c-1) / t^c with c = f * ln 2, and two of them
-that end at t1 <= t2 have the inner product c * d / (c + d - 1) * t1^(d-1) / t2^d. Here kernels are
-summed exactly, which covers every rule and short runs.
+Growing windows have inner products in closed form, to first order. With c = f * ln 2, the kernel of
+a window is c * s^(c-1) / t^c; windows with c and d that end at t1 <= t2 have the inner product
+c * d / (c + d - 1) * t1^(d-1) / t2^d. This module sums kernels exactly instead, which works for
+every rule and for short runs.
 
 Sources: Karras et al. (2024), "Analyzing and Improving the Training Dynamics of Diffusion Models"
 (post-hoc averages); Tian et al. (2025), "WSM: Decay-Free Learning Rate Schedule via Checkpoint
@@ -33,7 +35,7 @@ _RCOND = 1e-12  # singular values below this (relative) are numerically dependen
 
 @dataclasses.dataclass(frozen=True)
 class LastFraction:
-    """The mean of the last fraction, in (0, 1], of all iterates, at least one.
+    """The mean of the last fraction, in (0, 1], of all iterates, or at least of the last iterate.
 
     Examples:
       >>> LastFraction(0.5).kernel(4)
@@ -69,10 +71,10 @@ class LastFraction:
 
 @dataclasses.dataclass(frozen=True)
 class DecayedRate:
-    """The weights if the learning rate had decayed to 0 and the gradients were the same.
+    """The weights that updates would give if the rate had decayed to 0 at the same gradients.
 
-    With decay factors y(s), falling from 1 to 0, the weights theta_0 + sum_s y(s) * u_s are a sum
-    of iterates with the kernel y(s) - y(s + 1).
+    Let u_s be update s, and y(s) the factor of its rate, which falls from 1 to 0. The weights
+    theta_0 + sum_s y(s) * u_s are then a sum of iterates with the kernel y(s) - y(s + 1).
 
     Attributes:
       fraction: part of the run over which the rate decays, in (0, 1].
@@ -96,11 +98,11 @@ class DecayedRate:
 class StoredWeights:
     """Weights stored in a checkpoint: an average, or the live weights with the label "last".
 
-    Also a further iterate of the optimizer, such as "z", which has no kernel.
+    A further iterate of the optimizer, such as "z", is stored too; it has no kernel.
 
     Attributes:
       rule: rule of the average; None for the live weights and for iterates.
-      since: update from whose weights the average started.
+      since: the average started from the weights after this update.
       prefix: prefix of an iterate's names in the optimizer's state; None for other weights.
     """
 
@@ -116,14 +118,14 @@ class StoredWeights:
         return f"{self.label}@{self.step}"
 
     def kernel(self, t: Times) -> np.ndarray:
-        """Returns the weight of every iterate, of `step` or more updates, as `Rule.kernel` does."""
+        """Returns the weight of every iterate, as `Rule.kernel` does; `t` may be beyond `step`."""
         times = _times(t)
         kernel = np.zeros(len(times) + 1)
         if self.rule is None:
             kernel[self.step] = 1
             return kernel
         kernel[: self.step + 1] = self.rule.kernel(times[: self.step])
-        # The past of an average that was added to an old run is one iterate.
+        # For an average that was added to an old run, all iterates before it count as one.
         kernel[self.since] = kernel[: self.since + 1].sum()
         kernel[: self.since] = 0
         return kernel
@@ -133,8 +135,8 @@ class StoredWeights:
 class WeightedSum:
     """A weighted sum of stored weights; its coefficients sum to 1.
 
-    `kernel_error` is the norm of the difference to the target kernel, relative to the norm of the
-    target, or 0 for a sum without a target.
+    `kernel_error` is the norm of the sum's kernel minus the target kernel, divided by the norm of
+    the target kernel. It is 0 for a sum without a target.
     """
 
     parts: tuple[StoredWeights, ...]
@@ -149,12 +151,12 @@ def fit_sum(
     max_checkpoints: int,
     tolerance: float = 0.0,
 ) -> WeightedSum:
-    """Returns the weighted sum of averages whose kernel is nearest to that of the target after `t`.
+    """Returns the weighted sum of stored averages whose kernel is nearest to the target's at `t`.
 
-    `t` counts updates, or has the time after each of them. Live weights and later checkpoints are
-    ignored. Checkpoints are selected greedily: first the last one, then each time the one that
-    reduces the error most, up to a relative kernel error of `tolerance`. Raises a ValueError if no
-    average is stored.
+    `t` is a number of updates, or the list of the times after each update. Live weights are
+    ignored, and so are checkpoints after `t`. Checkpoints are selected one by one: first the last
+    checkpoint, then always the one that reduces the error most, until the relative kernel error is
+    at most `tolerance` or there are `max_checkpoints`. Raises a ValueError if no average is stored.
     """
     times = _times(t)
     t = len(times)
@@ -190,8 +192,8 @@ def fit_sum(
 def merge_live_weights(live: Sequence[StoredWeights], target: DecayedRate, t: Times) -> WeightedSum:
     """Returns the weighted sum of live weights that approximates the kernel of a decay.
 
-    Iterates between two checkpoints are interpolated linearly; those before the first checkpoint
-    are replaced by it. `live` must be in order of steps.
+    An iterate between two checkpoints is interpolated linearly. An iterate before the first
+    checkpoint is replaced by that checkpoint. `live` must be in order of steps.
     """
     goal, steps = target.kernel(t), [x.step for x in live]
     hats = [np.interp(np.arange(len(goal)), steps, row) for row in np.eye(len(live))]
@@ -202,7 +204,7 @@ def merge_live_weights(live: Sequence[StoredWeights], target: DecayedRate, t: Ti
 
 
 def _times(t: Times) -> np.ndarray:
-    """The time after each update, for a number of updates or their times."""
+    """The time after each update; `t` is a number of updates or has these times already."""
     return np.arange(1, t + 1) if isinstance(t, int | np.integer) else np.asarray(t)
 
 
@@ -213,7 +215,10 @@ def _bin_edges(t: int, steps: np.ndarray) -> np.ndarray:
 
 
 def _bin(kernel: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Sums a kernel in bins, scaled so that inner products are those of bins of equal size."""
+    """Sums a kernel in bins; each sum is divided by the square root of the size of the bin.
+
+    Inner products of the results are then those of kernels that are constant in each bin.
+    """
     widths = np.diff(np.append(edges, len(kernel)))
     return np.add.reduceat(kernel, edges) / np.sqrt(widths)
 

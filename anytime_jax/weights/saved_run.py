@@ -1,6 +1,6 @@
 """Saved run at one of its checkpoints, and the weights stored up to that checkpoint.
 
-The run may still be training; nothing in its directory is changed.
+The run may still be training. Nothing in the directory of the run is changed.
 """
 
 import concurrent.futures
@@ -104,7 +104,7 @@ class SavedRun:
 
     @property
     def recorded_sets(self) -> dict[str, Path]:
-        """The same of the validation sets."""
+        """Absolute paths of the validation sets by name, as the last start recorded them."""
         return {name: storage_path(path) for name, path in self.run_file.set_paths.items()}
 
     @property
@@ -123,9 +123,10 @@ class SavedRun:
 
     @functools.cached_property
     def history(self) -> tuple[StoredWeights, ...]:
-        """Live weights and averages stored in this checkpoint and all before it, by step.
+        """Live weights and averages stored in this checkpoint and all earlier ones, by step.
 
-        The metadata of those before it are read here; what cannot be read is left out.
+        The metadata of the earlier checkpoints are read here. A checkpoint whose metadata cannot be
+        read is left out.
         """
         stored: list[StoredWeights] = []
         for step in saved_steps(self.run_dir):
@@ -145,7 +146,7 @@ class SavedRun:
 
     @property
     def readouts(self) -> dict[str, WeightedSum]:
-        """What the optimizer evaluates, such as "x", by label."""
+        """The read-outs of the optimizer, such as "x", by label."""
         parts = {LIVE: StoredWeights(self.step, LIVE), **self.iterates}
         return {
             label: WeightedSum(tuple(parts[name] for name in terms), tuple(terms.values()))
@@ -159,7 +160,7 @@ class SavedRun:
 
     @property
     def labels(self) -> list[str]:
-        """Labels of all weights that an evaluation of the run scores, the live weights first."""
+        """Labels of all weights that an evaluation of the run reports, the live weights first."""
         return [*self.weights, *self.readouts]
 
     @property
@@ -190,9 +191,9 @@ def open_saved_run(run_dir: Path, step: str = "latest", trust: Trust = NOBODY) -
 
 
 def find_vocabulary(run: SavedRun, file: Path | None = None) -> tuple[Path, Vocabulary]:
-    """Returns the vocabulary of a run and its path, from a file or else from the run's data.
+    """Returns the vocabulary of a run and its path: `file`, or by default that of the run's data.
 
-    Raises an InputError if it is missing or is not the run's.
+    Raises an InputError if the file is missing or has another vocabulary than the run.
     """
     if file is None:
         recorded = run.recorded_paths.get(next(iter(run.config.sources)))
@@ -210,7 +211,7 @@ def find_vocabulary(run: SavedRun, file: Path | None = None) -> tuple[Path, Voca
 
 
 def advise_on_data(recorded: Path | None, path: Path, advice: str) -> str:
-    """Returns advice about a run's data, after their recorded path if that is another one."""
+    """Returns `advice` about a run's data, after the recorded path if it differs from `path`."""
     if recorded is None or recorded == path.absolute():
         return advice
     state = "" if recorded.exists() else ", which does not exist"
@@ -220,8 +221,8 @@ def advise_on_data(recorded: Path | None, path: Path, advice: str) -> str:
 def load_weights(run: SavedRun, weighted_sum: WeightedSum, mesh: Mesh | None = None) -> Params:
     """Returns a weighted sum as float32 arrays in host memory, or on a mesh.
 
-    A single part with coefficient 1 is returned bit by bit. Every array is compared with its
-    checksum: a missing or damaged one raises a RunError.
+    A sum of one part with coefficient 1 has the bits that are stored. Every array is compared with
+    its checksum; a missing or damaged array raises a RunError.
     """
     layers = read_layers(run, weighted_sum)
 
@@ -235,10 +236,11 @@ def load_weights(run: SavedRun, weighted_sum: WeightedSum, mesh: Mesh | None = N
 
 
 def read_layers(run: SavedRun, weighted_sum: WeightedSum) -> dict[str, Iterator[np.ndarray]]:
-    """Returns a weighted sum's arrays by name, read when they are iterated: one layer at a time.
+    """Returns, by name, an iterator over each array of a weighted sum.
 
-    An array that is stacked over layers yields its layers, every other one itself. Its checksum is
-    compared when it ends.
+    The iterator of an array that is stacked over layers reads and yields one layer at a time.
+    Iterators of other arrays yield the array. The checksum of an array is compared when its
+    iterator ends.
     """
     places = [_find_part(run, part) for part in weighted_sum.parts]
     with _explain_deletion(run, weighted_sum):
@@ -263,14 +265,17 @@ def read_layers(run: SavedRun, weighted_sum: WeightedSum) -> dict[str, Iterator[
 def put_on_mesh(run: SavedRun, params: Params, mesh: Mesh) -> Params:
     """Copies weights of a run to the devices of a mesh, sharded as in training.
 
-    Arrays may have further leading axes, as several trees stacked into one.
+    Several trees may be stacked into one: arrays may have further axes in front.
     """
     axes = decoder.parameter_axes(run.model)
     return jax.device_put(params, sharding.parameter_shardings(params, axes, mesh))
 
 
 def mix(arrays: Sequence[np.ndarray], coefficients: Sequence[float]) -> np.ndarray:
-    """Returns a weighted sum of arrays, computed in float64, as float32; one is returned itself."""
+    """Returns a weighted sum of arrays as float32, computed in float64.
+
+    One array with coefficient 1 is returned itself.
+    """
     if tuple(coefficients) == (1.0,):
         return arrays[0]
     mixed = np.empty(arrays[0].shape, np.float32)
@@ -317,7 +322,7 @@ def _stored(meta: Meta, config: Config) -> list[StoredWeights]:
 
 @contextlib.contextmanager
 def _explain_deletion(run: SavedRun, weighted_sum: WeightedSum) -> Iterator[None]:
-    """Says of a checkpoint that cannot be read in the block that the run has deleted it, if so."""
+    """Explains an error of the block if the run has deleted the checkpoint that it reads."""
     try:
         yield
     except RunError:
@@ -328,7 +333,7 @@ def _explain_deletion(run: SavedRun, weighted_sum: WeightedSum) -> Iterator[None
 
 
 def _find_part(run: SavedRun, part: StoredWeights) -> tuple[Path, str, str]:
-    """Returns the checkpoint of stored weights, their item, and the prefix of their names."""
+    """Returns where weights are stored: a checkpoint, an item, and a prefix of the item's names."""
     path = checkpoint_path(run.run_dir, part.step)
     if not path.exists():
         raise RunError(

@@ -21,9 +21,9 @@ def open_evaluators(
 ) -> Evaluators:
     """Returns evaluators of weights on what is requested.
 
-    Their mesh is that of the run, or `say` is told why not; of several sets, the weights of the
-    mean are those of the run. Raises an InputError if data are missing, too few or of another
-    vocabulary.
+    The mesh is that of the run; if this does not fit the devices, `say` is told which mesh is taken
+    instead. With several sets, the weights of the mean are those of the run. Raises an InputError
+    if data are missing, have too few tokens or have another vocabulary.
     """
     config = run.config
     mesh = sharding.make_mesh_or_replicate(config.mesh, say)
@@ -38,7 +38,7 @@ def open_evaluators(
 
 
 def _load_set(run: SavedRun, name: str) -> DatasetInfo:
-    """Returns a validation set of a run; a source has to be the one that the run has read."""
+    """Returns a validation set of a run; a source must have the tokens that the run has read."""
     path, recorded = run.set_path(name), run.recorded_sets.get(name)
     dataset = load_dataset(path, advise_on_data(recorded, path, "choose a dataset as data"))
     _check_vocabulary(run, dataset)

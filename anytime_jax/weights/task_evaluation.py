@@ -1,7 +1,8 @@
 """Tasks of lm-evaluation-harness, scored with weights of a saved run.
 
-The harness makes the requests of a task and its metrics. The requests are answered as its `HFLM`
-answers them for an exported model: the same tokens, truncation, prefix and ends of a text.
+The harness makes the requests of a task and computes the metrics. This module answers the requests
+as `HFLM` of the harness answers them for an exported model: with the same tokens, truncation,
+prefix and ends of a text.
 """
 
 import contextlib
@@ -48,7 +49,7 @@ _BOOTSTRAP = 1000  # resamples for standard errors that have no formula
 
 @dataclasses.dataclass(frozen=True)
 class TaskScore:
-    """A metric of a task or of a group of tasks, with its standard error if it has one.
+    """A metric of a task or of a group of tasks, with its standard error (None if it has none).
 
     Attributes:
       shots: number of examples in the prompts; None for a group.
@@ -88,7 +89,7 @@ class RunModel(TemplateLM):
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, **unused: Any
     ) -> list[int]:
-        """Encodes a text; by default with the special tokens that the tokenizer itself adds."""
+        """Encodes a text, by default with the special tokens that the tokenizer adds."""
         del unused
         if add_special_tokens is False:
             return self._vocabulary.encode([string])[0].tolist()
@@ -112,7 +113,7 @@ class RunModel(TemplateLM):
     def loglikelihood_rolling(
         self, requests: Sequence[Any], disable_tqdm: bool = False
     ) -> list[float]:
-        """Returns the log-likelihood of whole texts, each token with the context that fits."""
+        """Returns the log-likelihood of whole texts; each token has as much context as fits."""
         del disable_tqdm
         windows, owners = [], []
         for owner, request in enumerate(requests):
@@ -130,7 +131,7 @@ class RunModel(TemplateLM):
         return sums
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """Returns the continuation of each context, up to one of the texts that end it."""
+        """Returns the continuation of each context, which ends before one of the request's ends."""
         del disable_tqdm
         results = [""] * len(requests)
         groups: dict[str, list[int]] = {}
@@ -174,8 +175,8 @@ class Tasks:
     """Tasks and their data, loaded once, to be scored with several weights.
 
     Attributes:
-      loaded: what the harness loaded: its tasks, and groups of tasks, by name.
-      shots: number of examples in the prompts; None for the number of each task.
+      loaded: tasks and groups of tasks by name, as the harness loaded them.
+      shots: number of examples in the prompts; None for the default of each task.
       limit: number of documents of each task; None for all.
     """
 
@@ -192,10 +193,10 @@ def load_tasks(
     shots: int | None = None,
     limit: int | None = None,
 ) -> Tasks:
-    """Loads tasks by the names of the harness, or from files of one's own, and their data.
+    """Loads tasks and their data; a name is one of the harness, or the path of a task's file.
 
-    Raises an InputError if a task is unknown, cannot be loaded, or asks for what is not possible
-    with a model of this `length`.
+    Raises an InputError if a task is unknown, if it cannot be loaded, or if its requests do not fit
+    a model of this `length`.
     """
     names = [*dict.fromkeys(names)]
     # Finding the names of the harness takes seconds, which files of one's own do not need.
@@ -258,8 +259,8 @@ def score_tasks(tasks: Tasks, model: RunModel) -> list[TaskScore]:
 def record_scores(run: SavedRun, weights: str, tasks: Tasks, scores: Sequence[TaskScore]) -> str:
     """Adds scores to the records of a run and to its TensorBoard files, at the step of the weights.
 
-    Scores of the same name are replaced. Returns "", or why nothing was recorded: while a run is
-    trained on a disk, its training alone writes records.
+    Scores of the same name are replaced. Returns "" if the scores were recorded, or the reason why
+    they were not: for example, while a run on a disk is trained, the training alone writes records.
     """
     if tasks.limit is not None:
         return "scores of a part of the documents (--limit) are not recorded"
@@ -286,7 +287,7 @@ def record_scores(run: SavedRun, weights: str, tasks: Tasks, scores: Sequence[Ta
 
 
 def _check_task(name: str, task: Any, vocabulary: Vocabulary, length: int) -> None:
-    """Raises an InputError if a task asks for what this model cannot do."""
+    """Raises an InputError if this model cannot answer the requests of a task."""
     if getattr(task, "UNSAFE_CODE", False):
         raise InputError(
             f"task {name} runs code that the model writes, which evaluate does not: export the "
@@ -304,7 +305,7 @@ def _check_task(name: str, task: Any, vocabulary: Vocabulary, length: int) -> No
 def _parse_generation(
     settings: Mapping[str, Any], vocabulary: Vocabulary, length: int
 ) -> _Generation:
-    """Reads the `generation_kwargs` of a task; raises an InputError for what is not supported."""
+    """Reads the `generation_kwargs` of a task; raises an InputError for unsupported ones."""
     try:
         rest: dict[str, Any] = dict(normalize_gen_kwargs(dict(settings), _GENERATED))
         until = handle_stop_sequences(rest.pop("until"), eos=vocabulary.eos_text)
@@ -335,7 +336,7 @@ def _parse_generation(
 
 
 def _seed() -> None:
-    """Seeds what tasks may sample with, as the harness does."""
+    """Seeds the random number generators that tasks may use, as the harness does."""
     random.seed(DEFAULT_RANDOM_SEED)
     np.random.seed(DEFAULT_OTHER_SEED)
 
@@ -345,5 +346,5 @@ def _is_file(name: str) -> bool:
 
 
 def _progress(total: int, what: str) -> Any:
-    """Returns a bar, which only a terminal shows."""
+    """Returns a progress bar, which is shown on a terminal only."""
     return tqdm.tqdm(total=total, desc=what, disable=None, leave=False)

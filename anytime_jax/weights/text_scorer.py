@@ -44,9 +44,9 @@ class TextScorer:
     ) -> list[tuple[float, bool]]:
         """Returns the log-likelihood in nats of each continuation, and whether it is greedy.
 
-        A pair is a context, of one token or more, and its continuation, of one to `config.length`.
-        A text that is too long loses its beginning. A continuation is greedy if each of its tokens
-        is the most likely one. `report` is told the number of pairs in each batch.
+        A pair is a context of at least one token and a continuation of one to `config.length`
+        tokens. A text that is too long loses its beginning. A continuation is greedy if each of its
+        tokens is the most likely one. `report` is called with the number of pairs of each batch.
         """
         texts = [[*context, *rest][-(self.config.length + 1) :] for context, rest in pairs]
         results: list[tuple[float, bool]] = [(0.0, True)] * len(pairs)
@@ -75,9 +75,9 @@ class TextScorer:
     ) -> list[list[int]]:
         """Returns at most `count` tokens after each prompt.
 
-        A prompt has one token or more, and at most `config.length - count`. `is_end` is called with
-        the number of a prompt and its next token; the continuation ends with the token for which it
-        returns true. `report` is told the number of prompts in each batch.
+        A prompt has at least one token, and at most `config.length - count`. `is_end` is called
+        with the number of a prompt and the next token; if it returns true, the continuation ends
+        with this token. `report` is called with the number of prompts of each batch.
         """
         results: list[list[int]] = [[] for _ in prompts]
         for rows in self._batches([len(prompt) for prompt in prompts]):
@@ -127,7 +127,7 @@ class TextScorer:
                 keys_B,
                 0,
             )
-            # Prompts that end in other chunks are padded here, or not complete yet.
+            # A prompt that does not end in this chunk keeps its token.
             new_B = np.where(within_B == last_B, of_chunk_B, new_B)
         for number in range(1, count + 1):
             yield new_B
@@ -161,14 +161,14 @@ class TextScorer:
         }
 
     def _pad(self, texts: Sequence[Sequence[int]], length: int) -> np.ndarray:
-        """Returns a whole batch, padded at the ends: no token attends to what follows it."""
+        """Returns a whole batch, padded at the ends, to which no token of a text attends."""
         tokens_BxL = np.zeros((self.batch_size, length), np.int32)
         for row, text in zip(tokens_BxL, texts, strict=False):
             row[: len(text)] = text
         return tokens_BxL
 
     def _fill(self, values: Sequence[int]) -> np.ndarray:
-        """Returns a number for every row of a batch, 0 for those that have none."""
+        """Returns a number for every row of a batch, 0 for a row without one."""
         return np.array([*values, *[0] * (self.batch_size - len(values))], np.int32)
 
     def _put(self, rows: np.ndarray) -> jax.Array:
@@ -176,9 +176,10 @@ class TextScorer:
 
 
 def open_scorer(run: SavedRun, batch_size: int | None, say: Callable[[str], object]) -> TextScorer:
-    """Returns a scorer on the mesh of a run, or `say` is told why not.
+    """Returns a scorer on the mesh of a run.
 
-    The default batch size is that of the evaluations in training.
+    If the mesh does not fit the devices, `say` is told which mesh is taken instead. The default
+    batch size is that of the evaluations in training.
     """
     config, mesh = run.config, sharding.make_mesh_or_replicate(run.config.mesh, say)
     size = sharding.round_up_rows(mesh, batch_size or config.eval.batch_size)
@@ -188,7 +189,7 @@ def open_scorer(run: SavedRun, batch_size: int | None, say: Callable[[str], obje
 
 
 def _round_up(length: int, least: int) -> int:
-    """Returns the first of `least`, twice that, four times that, ... that is not shorter."""
+    """Returns the first of `least`, 2 * `least`, 4 * `least`, ... that is at least `length`."""
     while least < length:
         least *= 2
     return least

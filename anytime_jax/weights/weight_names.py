@@ -1,8 +1,8 @@
 """Names of weights on the command line: each stands for a weighted sum of what a run stores.
 
 last, f25, ema0.999         the live weights; a stored average, by its label
-x, ema, theta               what the optimizer evaluates, if it is not the live weights
-z                           an iterate of the optimizer, which its state holds
+x, ema, theta               a read-out of the optimizer: weights that its method evaluates
+z                           a further iterate of the optimizer, stored in its state
 f=35                        a growing window that is not stored, as a post-hoc average
 tail:0.3                    the mean of the last 30% of the iterates, as a post-hoc average
 mix:{"f25": 0.5, "last@480": 0.5}   any sum of the above; @STEP is another checkpoint, which has
@@ -38,7 +38,7 @@ _SUM_TOLERANCE = 1e-6  # tolerance of the sum of the coefficients
 
 @dataclasses.dataclass(frozen=True)
 class SumLimits:
-    """Limits of a post-hoc average: the relative kernel error and the number of checkpoints."""
+    """Limits of a post-hoc average: a relative kernel error and a number of checkpoints."""
 
     kernel_error: float = 0.05
     checkpoints: int = 4
@@ -48,9 +48,9 @@ DEFAULT_LIMITS = SumLimits()
 
 
 def parse(run: SavedRun, name: str, limits: SumLimits = DEFAULT_LIMITS) -> WeightedSum:
-    """Returns the weighted sum with a name (see the module's docstring), without reading any array.
+    """Returns the weighted sum with a name (see the module's docstring); reads no array.
 
-    Raises an InputError if there are no such weights, or their kernel error is above the limit.
+    Raises an InputError if there are no such weights, or if the kernel error exceeds the limit.
     """
     try:
         return _parse(run, name, limits)
@@ -95,7 +95,7 @@ def _parse(run: SavedRun, name: str, limits: SumLimits) -> WeightedSum:
 
 
 def _stored(run: SavedRun) -> dict[str, WeightedSum]:
-    """Returns what the checkpoint has under a name of its own."""
+    """Returns the weights that the checkpoint stores and the read-outs, as sums, by label."""
     parts = {**run.weights, **run.iterates}
     return {**{name: WeightedSum((part,)) for name, part in parts.items()}, **run.readouts}
 
