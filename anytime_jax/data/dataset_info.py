@@ -67,8 +67,8 @@ class DatasetInfo:
       settings: source and settings of the preparation.
       parts: arrays of tokens of each split, in order.
       bos_id: id of the token that begins every document; None if documents begin with no token.
-      null_records: number of records of the input that have no text and were left out.
-      input_digest: digest of the names and sizes of the input's files; empty if unknown.
+      null_records: records of the input without a text, which were left out.
+      input_digest: digest of the names and sizes of the input; empty if it is unknown.
     """
 
     path: Path

@@ -42,13 +42,11 @@ def train(
 ) -> Outcome:
     """Trains a run from its latest checkpoint, or from the start, to its stop.
 
-    On return, the state is saved.
-
     `interrupted` is called before every update and between the batches of an evaluation. Once it
-    returns true, the run saves and ends. The default, `signals.interruptible`, returns true after
-    Ctrl-C, SIGTERM and similar signals. With `fall_back`, a damaged checkpoint is set aside, and
-    the newest intact checkpoint is restored. The default `mesh` is over all devices. The updates of
-    `profile` are traced into the run directory (`profiler.py`).
+    returns true, the run saves and ends. The default is `signals.interruptible`: Ctrl-C, SIGTERM
+    and the like. With `fall_back`, a damaged checkpoint is set aside, and the newest intact one is
+    restored. The default `mesh` is over all devices. The updates of `profile` are traced into the
+    run directory (`profiler.py`). On return, the state is saved.
 
     Raises an InputError, before anything is compiled, if the data, the devices or the disk do not
     fit the configuration. Raises a RunError, which names the last good checkpoint, if the training

@@ -1,4 +1,4 @@
-"""Summary of a plan: model, data and devices of a run, and the memory and disk that it needs."""
+"""Summary of a plan: model, data and devices of a run, the memory and disk it needs."""
 
 import math
 from collections.abc import Callable, Iterator

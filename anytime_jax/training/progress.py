@@ -16,8 +16,7 @@ _PLAIN_SECONDS = 10.0  # between plain lines, where there is no terminal
 class Display:
     """Context manager that shows step, tokens, loss, rate, speed and time to the next doubling.
 
-    On a terminal, it also shows the time since the loop began, which includes the compilation of
-    the update.
+    On a terminal, also the time since the loop began, with the compilation of the update.
     """
 
     def __init__(self, clock: Clock, console: Console):
@@ -70,7 +69,7 @@ class Display:
         parts = [
             f"step {step:,}",
             f"{tokens} tokens",
-            # If all updates since the last row were skipped, there is no loss.
+            # There is no loss if all updates since the last row were skipped.
             f"loss {values.get('train/loss', float('nan')):.4f}",
             f"rate {values['lr']:.2e}",
         ]
