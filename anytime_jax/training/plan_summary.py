@@ -181,7 +181,7 @@ def _describe_disk(plan: Plan) -> str:
     if math.isinf(plan.stop):
         return f"{format_bytes(each)} a checkpoint"
     kept = policy.count_kept(plan.step, int(plan.stop))
-    # A new checkpoint is written before the oldest rolling checkpoint is deleted.
+    # A new one is written before the oldest of the rolling ones is deleted.
     total = (kept + policy.rolling + 1) * each
     return (
         f"{format_bytes(each)} a checkpoint, {kept} to keep + {policy.rolling} rolling + 1 being "
