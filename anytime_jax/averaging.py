@@ -78,6 +78,10 @@ class Rule(abc.ABC):
         An update may count as `span` updates, of which t is the last; it multiplies their taus:
         `1 - tau_{t-span+1} * ... * tau_t`. The smallest t is then `span`. Below it, a concrete t
         raises an error and a traced t gives NaN.
+
+        Examples:
+          >>> averaging.Uniform().newest_weight(4), averaging.Uniform().newest_weight(4, span=2)
+          (Array(0.25, dtype=float32), Array(0.5, dtype=float32))
         """
         _check_span(span)
         if not isinstance(t, jax.core.Tracer):
@@ -98,8 +102,13 @@ class Rule(abc.ABC):
         """Returns the averaging kernel after `t` updates: the weights of theta_0 .. theta_t.
 
         The kernel is float64, one number more than there are updates, and sums to 1. If some
-        updates count as several, `t` is the list of the times after each update, such as
-        `[1, 2, 4, 6]` for two updates that count once and two that count twice.
+        updates count as several, `t` is the list of the times after each update.
+
+        Examples:
+          Two updates that count once, and one that counts twice:
+
+          >>> averaging.Uniform().kernel([1, 2, 4])
+          array([0.  , 0.25, 0.25, 0.5 ])
         """
         if isinstance(t, int | np.integer):
             require_count("t", t)

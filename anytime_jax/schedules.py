@@ -124,6 +124,10 @@ class Schedule(abc.ABC):
         """Returns the fraction of the rate that a decay to the horizon has left at times, float64.
 
         The fraction is 1 up to the start of the decay, and always for a schedule without a horizon.
+
+        Examples:
+          >>> schedules.wsd(3e-3, horizon=100, floor=0.0).remaining_fraction([0, 90, 95])
+          array([1. , 1. , 0.5])
         """
         times = self._read_times(times)
         if self.end is None:

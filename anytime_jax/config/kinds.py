@@ -40,10 +40,10 @@ class Kind:
     """A kind and its settings as they were written, before the clock reads their times.
 
     Attributes:
-      name: its short name, or `package.module:Class`.
-      cls: its dataclass.
-      values: all of its settings by name.
-      times: names of its settings that may be times.
+      name: short name of the kind, or `package.module:Class`.
+      cls: dataclass of the kind.
+      values: all settings of the kind by name.
+      times: names of the settings that may be times.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Kind:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Its settings by name, without those that are None."""
+        """The settings of the kind by name, without settings that are None."""
         return {name: value for name, value in self.values.items() if value is not None}
 
 

@@ -258,7 +258,7 @@ def read(cls: type[T], values: Any, trust: Trust = NOBODY) -> T:
 
 
 def read_kind(kinds: Kinds, values: Mapping[str, Any], trust: Trust = NOBODY) -> Any:
-    """Returns one of these kinds from its `kind` and its settings, as `read` does."""
+    """Returns a kind from nested dictionaries of its `kind` and its settings, as `read` does."""
     return _Reader(None, trust).kind(kinds, values)
 
 

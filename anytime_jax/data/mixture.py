@@ -171,9 +171,9 @@ class Mixture:
         return next(i for i, x in reversed([*enumerate(self.stages)]) if x.first <= sample)
 
     def locate(self, samples: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
-        """Returns the one stage of all these samples, and the source and the index of each.
+        """Returns the stage of samples, and for each sample its source and its index.
 
-        A source is given by its position in the stage's `weights`.
+        All samples are of one stage. A source is given by its position in the stage's `weights`.
         """
         number = self.stage_of(int(samples[0]))
         stage = self.stages[number]

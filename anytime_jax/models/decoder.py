@@ -291,9 +291,9 @@ def _run(
 
 
 def split_layers(config: ModelConfig, sums: Params) -> Params:
-    """Returns sums of gradients; for an unrolled loop, those of the blocks are a list of blocks.
+    """Returns sums of gradients, in which an unrolled loop has a list of the sums of each block.
 
-    So the product that computes the gradient of a block can add it to an array of that size.
+    The product that computes the gradient of a block can then add it to an array of its size.
     """
     if config.layer_loop == "scan":
         return sums

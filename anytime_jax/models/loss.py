@@ -13,9 +13,9 @@ for "float32" they agree with a computation in float64 to 1e-5 (tests/models/tes
 Each pair of numbers is for the loss alone and for the loss with its gradient. Memory is the peak
 beyond arguments and results, in float32 arrays of all logits (B x L x V), with 4 blocks on a CPU;
 with more blocks it is less, but not that of the gradient of `token_losses_from_hidden`, which
-stores the logits of all blocks. Products are those of all hidden states with the head, or others of
-this size. `mean_loss_from_hidden` computes the gradient of a block along with the loss, so it
-neither stores the logits of other blocks nor computes them again, in a fourth product.
+stores the logits of all blocks. Products are counted in products of all hidden states with the
+head. `mean_loss_from_hidden` computes the gradient of a block along with the loss, so it neither
+stores the logits of other blocks nor computes them again, in a fourth product.
 
 Shape suffixes: B batch, L length, D width, V rows of the embedding, S shards of the
 batch, N blocks, R rows of a block.

@@ -25,8 +25,8 @@ class SamplingSettings:
     """Settings of the distribution from which tokens are sampled.
 
     Logits are divided by `temperature` (0 for greedy decoding). Then the `top_k` most likely tokens
-    are kept (0 for all). Of these, the most likely are kept, as few as have together at least the
-    fraction `top_p` of the probability (above 0; 1 for all).
+    are kept (0 for all). Of the tokens that are left, the most likely are kept: the fewest whose
+    probabilities sum to `top_p` or more (above 0; 1 for all).
     """
 
     temperature: float
@@ -141,7 +141,7 @@ def _next_token(
     key: jax.Array,
     number: jax.Array,
 ) -> tuple[jax.Array, Cache]:
-    """Samples the token after position `last`; `tokens_L` are those from `position` on.
+    """Samples the token after position `last`; `tokens_L` are the tokens from `position` on.
 
     `number` counts the sampled tokens and makes a random key for each.
     """

@@ -10,8 +10,8 @@ look-ahead, N_t is M_t. `orthogonalize` moves all singular values near 1. The ro
 U_t is then about `rms` = 0.2, that of Adam's updates, so that one learning rate serves both.
 
 Orthogonalization is approximate. Exactly, it turns a matrix U S V^T (its singular value
-decomposition) into U V^T, whose singular values are 1. Five Newton-Schulz steps make singular
-values from 0.002 to 1 ones between 0.68 and 1.21. The implementations of these steps:
+decomposition) into U V^T, whose singular values are 1. Five Newton-Schulz steps move singular
+values between 0.002 and 1 to values between 0.68 and 1.21. The implementations of these steps:
 
     name                  agrees with                     cost                   chosen
     `newton_schulz`       NumPy in float64, which acts    5 (4 R^2 C + 2 R^3)    the reference; the
@@ -54,8 +54,8 @@ from anytime_jax.optimizers.adamw import AdamW
 from anytime_jax.optimizers.interface import MatrixAxes, RunInfo, parameter_name
 from anytime_jax.optimizers.weight_decay import descend
 
-# Coefficients of x, x^3 and x^5. Five steps move any singular value from 0.002 to 1 to one between
-# 0.68 and 1.21; with coefficients that converge to 1, more steps would be needed.
+# Coefficients of x, x^3 and x^5. Five steps move any singular value between 0.002 and 1 to a value
+# between 0.68 and 1.21. Coefficients with which values converge to 1 would need more steps.
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
 Scale = Literal["adam", "fans"]
@@ -268,6 +268,11 @@ def orthogonalize(
     """Returns the tree with `newton_schulz` applied to every matrix, in float32.
 
     Arguments are as in `orthogonalize_momentum`.
+
+    Examples:
+      >>> tree = {"w": 100 * jnp.ones((3, 1))}
+      >>> jnp.linalg.norm(orthogonalize(tree, {"w": (-2, -1)})["w"]).round(1)
+      Array(0.7, dtype=float32)
     """
     paths_and_leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
     axes = [matrix_axes[parameter_name(path)] for path, _ in paths_and_leaves]

@@ -100,7 +100,7 @@ def _readable_meta(path: Path, run_file: RunFile | None = None) -> Meta | None:
 def _settings_at(
     path: Path, meta: Meta | None, run: Config, run_file: RunFile, trust: Trust
 ) -> Config:
-    """Returns the settings of a run at a checkpoint; without `meta`, those of the last start.
+    """Returns the settings of a run at a checkpoint, or, without `meta`, at its last start.
 
     `run` has the settings of the run file.
     """

@@ -177,7 +177,7 @@ def open_saved_run(run_dir: Path, step: str = "latest", trust: Trust = NOBODY) -
     packages are imported for the kinds that the run names.
 
     Raises:
-      InputError: if there is no run or no such checkpoint; the message lists the existing ones.
+      InputError: if there is no run or no such checkpoint; the message lists the checkpoints.
       RunError: if the metadata of the checkpoint are damaged.
     """
     run_ownership.check_name(absolute_path(run_dir), "run", str(run_dir))
