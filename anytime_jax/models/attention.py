@@ -12,7 +12,7 @@ against float32 on an H200: 0.0020 of the norm with "cudnn" and 0.0023 with "pla
     blocks  two blocks of queries          3/4       2.1        on a CPU
     xla     `jax.nn.dot_product_attention` all       4.1        in float32 on a GPU or a TPU; where
                                                                 a kernel cannot run
-    cudnn   cuDNN's kernel, by the same    cuDNN's   O(L)       in bfloat16 on a GPU
+    cudnn   cuDNN's kernel, by the same    not known O(L)       in bfloat16 on a GPU
             function or a private one
     splash  JAX's Pallas kernel            3/4       O(L)       in bfloat16 on a TPU
 
