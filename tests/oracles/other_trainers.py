@@ -259,6 +259,8 @@ def run_maxtext(blocks, folder):
     import jax
     import maxtext
     import orbax.checkpoint
+    from flax import nnx
+    from maxtext.common.train_state_nnx import TrainStateNNX
     from maxtext.trainers.pre_train import train
 
     base = str(pathlib.Path(maxtext.__file__).parent / "configs" / "base.yml")
@@ -294,18 +296,11 @@ def run_maxtext(blocks, folder):
 
     def setup_and_look(*args, **kwargs):
         parts = setup(*args, **kwargs)
-        models = [part.model for part in parts if hasattr(part, "optimizer")]
-        from flax import nnx
-
-        params = nnx.as_pure(nnx.state(models[0], nnx.Param))
-        loaded.append(
-            flatten(nnx.to_pure_dict(params) if hasattr(params, "flat_state") else params)
-        )
+        (state,) = (part for part in parts if isinstance(part, TrainStateNNX))
+        loaded.append(flatten(nnx.state(state.model, nnx.Param)))
         return parts
 
     train.train_utils.setup_train_loop = setup_and_look
-    if hasattr(train, "setup_train_loop"):
-        train.setup_train_loop = setup_and_look
     path = f"load_parameters_path={target}"
     train.main(["", *arguments, "run_name=loaded", "steps=1", path])
     different = np.count_nonzero(average - saved) + np.count_nonzero(average - loaded[0])
