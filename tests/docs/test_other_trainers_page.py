@@ -56,7 +56,7 @@ def test_trainer_has_the_rates_and_averages_of_this_package(trainer, tmp_path):
         (tmp_path / f"{name}.py").write_text(code, encoding="utf-8")
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     command = [python, str(SCRIPT), trainer, str(tmp_path)]
-    subprocess.run(command, check=True, timeout=500, cwd=tmp_path, env=environment)
+    subprocess.run(command, check=True, timeout=900, cwd=tmp_path, env=environment)
     result = np.load(tmp_path / "result.npz")
 
     updates, peak = len(result["rates"]), PEAKS.get(trainer, 0.05)

@@ -113,9 +113,8 @@ def run_nanochat(blocks, _):
     model, loss, batches = make_problem(torch)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
     record = Record(optimizer, model.parameters())
-    scope = blocks.run("PyTorch_0", {})
     args = types.SimpleNamespace(warmup_steps=WARMUP)
-    scope |= {"args": args, "weight_decay_scaled": 0.3, "orig_model": model}
+    scope = {"args": args, "weight_decay_scaled": 0.3, "orig_model": model}
     blocks.run("nanochat_0", scope)
     for step, batch in enumerate(batches(100)):
         loss(model, batch).backward()
@@ -140,7 +139,7 @@ def run_torchtitan(blocks, folder):
     from torchtitan.components.optimizer.optimizer import default_adamw
 
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    scope = blocks.run("torchtitan_0", blocks.run("PyTorch_0", {}))
+    scope = blocks.run("torchtitan_0", {})
 
     def make(rate):
         model, loss, batches = make_problem(torch)
@@ -154,7 +153,7 @@ def run_torchtitan(blocks, folder):
             model_parts=[model], optimizers=optimizers, checkpointer=checkpointer
         )
         record = Record(optimizers.optimizers[0], (p.to_local() for p in model.parameters()))
-        blocks.run("torchtitan_1", scope | {"trainer": trainer})
+        blocks.run("torchtitan_1", {"trainer": trainer})
 
         def train(start, stop):
             for number, batch in enumerate(batches(stop)):
@@ -192,7 +191,7 @@ def run_transformers(blocks, folder):
     from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
     torch.set_num_threads(1)
-    scope = blocks.run("transformers_0", blocks.run("PyTorch_0", {}))
+    scope = blocks.run("transformers_0", {})
     config = LlamaConfig(
         hidden_size=16,
         intermediate_size=32,
@@ -360,5 +359,8 @@ def run_levanter(blocks, _):
 
 if __name__ == "__main__":
     name, folder = sys.argv[1], pathlib.Path(sys.argv[2])
-    result = globals()[f"run_{name}"](Blocks(folder), folder)
+    blocks = Blocks(folder)
+    (folder / "anytime.py").write_text(shorten(blocks.code("PyTorch_0")))
+    sys.path.insert(0, str(folder))  # the blocks import it
+    result = globals()[f"run_{name}"](blocks, folder)
     np.savez(folder / "result.npz", **result)
