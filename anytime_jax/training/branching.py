@@ -70,10 +70,11 @@ def decay_settings(directory: str, point: str = "", trust: Trust = NOBODY) -> di
     if trunk.branch.data:  # the trunk is a branch itself
         mixture, settings["stages"] = stage_settings(trunk.run_stages, trunk.sources)
         settings["data"]["mixture"] = mixture
-    if len(trunk.sets) > 1:  # the mean stays the trunk's, whatever the branch reads
+    sources = {path: run_file.find_source(name, path) for name, path in trunk.sources.items()}
+    # The mean stays the trunk's, whatever the branch reads. A single source is named by its path.
+    if len(trunk.sets) > 1 or all(path == found for path, found in sources.items()):
         weights = run_file.set_weights(trunk)
         settings["eval"]["weights"] = {name: weight for name, weight in weights.items() if weight}
-    sources = {path: run_file.find_source(name, path) for name, path in trunk.sources.items()}
     sets = {path: run_file.find_set(name, path) for name, path in trunk.eval.sets}
     for name in ("path", "mixture"):
         settings["data"][name] = _replace(settings["data"][name], sources)
