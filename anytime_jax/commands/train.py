@@ -27,7 +27,7 @@ from anytime_jax.commands import config_file, config_help, loss_table, standard_
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config.run_config import Config
 from anytime_jax.distributed import jax_settings, lost_process_exit, processes
-from anytime_jax.errors import InputError
+from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import format_duration
 from anytime_jax.storage.files import can_append
 from anytime_jax.storage.paths import storage_path
@@ -167,7 +167,7 @@ def _report(config: Config, console: Console, outcome: Outcome) -> None:
         console.print(loss_table.loss_table(clock, begin + (doublings or evaluated[-1:])))
     if table := loss_table.set_table(clock, _runs_to_compare(config, rows)):
         console.print(table)
-    reason = "the data are used up" if outcome.reason == "data" else "its stop"
+    reason = "the data are used up" if outcome.reason == "data" else "reached its stop"
     stop = config.stop_rule.after(outcome.step - 1, clock)
     if stop is not None and outcome.step > stop:
         reason = f"past config.stop = {config.stop!r}, so there is nothing to do"
@@ -190,7 +190,9 @@ def _runs_to_compare(config: Config, rows: Sequence[Row]) -> dict[str, Sequence[
     """
     run_dir, trunk_dir = storage_path(config.directory), storage_path(config.branch.from_run)
     runs = {run_dir.name: rows}
-    with contextlib.suppress(InputError):  # the trunk may be gone, or another run in its place
+    with contextlib.suppress(
+        InputError, RunError
+    ):  # the trunk may be gone, or another run in its place
         own, trunk = (run_json.read_run_file(x) for x in (run_dir, trunk_dir))
         if rows and own and own.branch and trunk and trunk.id == own.branch.run_id:
             step, start = rows[-1].step, own.branch.step

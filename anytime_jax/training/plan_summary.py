@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterator
 from typing import cast
 
-from anytime_jax.averaging import GrowingWindow
 from anytime_jax.checkpoints.retention import checkpoint_bytes, retention_policy
 from anytime_jax.config.model import MODELS
 from anytime_jax.config.run_config import Config
@@ -47,9 +46,9 @@ def _describe_start(plan: Plan) -> Iterator[str]:
     end = clock.describe(int(plan.stop)) if math.isfinite(plan.stop) else "no end"
     yield f"from     {clock.describe(plan.step)} to {end}"
     yield "time     is in every line of progress, at the speed measured so far"
+    budget, each = clock.chinchilla_tokens, clock.chinchilla_tokens / counts["blocks"]
     yield (
-        f"1x       is {format_count(clock.chinchilla_tokens)} tokens, "
-        f"{clock.chinchilla_tokens / counts['blocks']:.3g} for each parameter of the blocks "
+        f"1x       is {format_count(budget)} tokens, {each:.3g} for each parameter of the blocks "
         "(a Chinchilla budget has about 20)"
     )
     yield f"rate     {_describe_rate(config)}"
@@ -101,17 +100,12 @@ def _describe_rate(config: Config) -> str:
 
 
 def _describe_losses(config: Config) -> str:
-    """When weights are evaluated, which, and what the number of an average means."""
+    """When weights are evaluated, and which."""
     text = f"in nats per token, every {config.eval.every}, of the live weights (last)"
-    labels = list(config.averaging_rules)
-    if labels:
-        text += f" and of the averages {', '.join(labels)}"
-    windows = {x: y.f for x, y in config.averaging_rules.items() if isinstance(y, GrowingWindow)}
-    if windows:
-        label = "f25" if "f25" in windows else next(iter(windows))
-        text += (
-            f"; half of the weight of {label} is on the last {100 / windows[label]:.2g}% of the run"
-        )
+    if labels := ", ".join(config.averaging_rules):
+        text += f" and of the averages {labels}"
+    if "f25" in config.averaging_rules:
+        text += "; f25 has half of its weight on the last 4% of the run"
     return text
 
 
@@ -216,7 +210,7 @@ def _describe_writes(plan: Plan) -> str:
         return f"{text}: {format_bytes(each)} a checkpoint"
     # A new one is written before the oldest of the rolling ones is deleted.
     most = policy.count_kept(plan.step, int(plan.stop)) + policy.rolling + 1
-    text += f": at most {most} checkpoints of {format_bytes(each)}"
+    text += f": up to {most} new checkpoints of {format_bytes(each)}"
     if most * each > free:
         text += f", {format_bytes(most * each)} in all, and {format_bytes(free)} free is TOO LITTLE"
     return text
