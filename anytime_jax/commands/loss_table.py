@@ -40,13 +40,13 @@ def set_table(clock: Clock, runs: Mapping[str, Sequence[Row]]) -> Table | None:
     """
     sets = dict.fromkeys(name for rows in runs.values() for name in validation_sets(rows))
     lines = [
-        (name or ("mean" if sets else "all"), run, *evaluated[-1])
+        (name or ("mean" if sets else "validation"), run, *evaluated[-1])
         for name in ("", *sets)
         for run, rows in runs.items()
         if (evaluated := evaluated_rows(rows, name))
     ]
     labels = weight_labels([(row, losses) for _, _, row, losses in lines])
-    title = "last validation losses (nats per token) by set, * the best of each row"
+    title = "last validation loss (nats per token) by set, * the best of each row"
     table = Table(title, ["set", "run", *numbers("budget", *labels)])
     for name, run, row, losses in lines:
         table.add_row(name, run, f"{clock.multiple(row.step):.4g}x", *_marked(losses, labels))

@@ -92,7 +92,7 @@ def _step_range(text: str) -> StepRange:
     match = re.fullmatch(r"(\d{1,18}):(\d{1,18})", text, re.ASCII)
     steps = StepRange(*map(int, match.groups())) if match else StepRange(0, 0)
     if steps.first >= steps.last:
-        raise argparse.ArgumentTypeError(f"{text} is not two steps that rise, such as 100:105")
+        raise argparse.ArgumentTypeError(f"{text} is not FIRST:LAST with FIRST < LAST")
     return steps
 
 
@@ -163,9 +163,10 @@ def _report(config: Config, console: Console, outcome: Outcome) -> None:
     evaluated = loss_table.evaluated_rows(rows)
     begin = [x for x in evaluated[:1] if x[0].step == 0]  # of a model that is continued
     doublings = [(row, losses) for row, losses in evaluated if clock.is_doubling(row.step)]
-    if evaluated:
+    runs = _runs_to_compare(config, rows)
+    if evaluated and len(runs) == 1:
         console.print(loss_table.loss_table(clock, begin + (doublings or evaluated[-1:])))
-    if table := loss_table.set_table(clock, _runs_to_compare(config, rows)):
+    if table := loss_table.set_table(clock, runs):
         console.print(table)
     reason = "the data are used up" if outcome.reason == "data" else "reached its stop"
     stop = config.stop_rule.after(outcome.step - 1, clock)
