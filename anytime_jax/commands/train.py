@@ -184,24 +184,24 @@ def _report(config: Config, console: Console, outcome: Outcome) -> None:
 
 
 def _runs_to_compare(config: Config, rows: Sequence[Row]) -> dict[str, Sequence[Row]]:
-    """Returns the records of a run by its name, for a branch after its trunk's up to equal steps.
+    """Returns the records of a run by its directory, of a branch after its trunk's up to that step.
 
     The trunk's are those with the same validation sets and weights as the branch's, and the losses
     that a branch on other data has before its first update.
     """
-    run_dir, trunk_dir = storage_path(config.directory), storage_path(config.branch.from_run)
-    runs = {run_dir.name: rows}
-    with contextlib.suppress(
-        InputError, RunError
-    ):  # the trunk may be gone, or another run in its place
-        own, trunk = (run_json.read_run_file(x) for x in (run_dir, trunk_dir))
+    own_dir, trunk_dir = config.directory, config.branch.from_run
+    runs = {own_dir: rows}
+    with contextlib.suppress(InputError, RunError):  # the trunk may be gone or replaced
+        own, trunk = (run_json.read_run_file(storage_path(x)) for x in (own_dir, trunk_dir))
         if rows and own and own.branch and trunk and trunk.id == own.branch.run_id:
             step, start = rows[-1].step, own.branch.step
             known = [y for x in (own, trunk) if (y := x.evaluation_at(step))]
             is_same = len(known) == 2 and run_json.is_same_evaluation(known)
             others = [x for x in read_records(trunk_dir) if x.step <= step] if is_same else []
             begin = [x for x in rows if x.step == start]
-            return {trunk_dir.name: sorted([*begin, *others], key=lambda x: x.step), **runs}
+            theirs = sorted([*begin, *others], key=lambda x: x.step)
+            if loss_table.evaluated_rows(theirs):
+                return {trunk_dir: theirs, **runs}
     return runs
 
 

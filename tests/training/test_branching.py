@@ -267,15 +267,15 @@ def test_decay_on_other_data_is_compared_with_its_trunk_on_equal_terms(
     assert loop.train(config, mesh=small_run.mesh()) == Outcome(20, "stop")
     rows = read_records(tmp_path / "run")
     runs = train._runs_to_compare(config, rows)
-    assert list(runs) == [trunk.name, "run"]
+    assert list(runs) == [str(trunk), config.directory]
     theirs, own = (evaluated_rows(x)[-1] for x in runs.values())
     assert theirs == evaluated_rows(read_records(trunk))[-1]
     (old, new) = (evaluated_rows(rows, name)[-1] for name in validation_sets(rows))
     assert own == old != new
-    begin = evaluated_rows(runs[trunk.name], validation_sets(rows)[1])
+    begin = evaluated_rows(runs[str(trunk)], validation_sets(rows)[1])
     assert [row.step for row, _ in begin] == [18]
     (tmp_path / "run" / "run.json").unlink()
-    assert list(train._runs_to_compare(config, rows)) == ["run"]
+    assert list(train._runs_to_compare(config, rows)) == [config.directory]
 
 
 @pytest.mark.slow
