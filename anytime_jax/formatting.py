@@ -1,5 +1,6 @@
 """Human-readable counts, durations, byte sizes and differences."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,9 +41,10 @@ def format_bytes(count: float) -> str:
 
 
 def format_differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Returns text about the settings that differ, "" if none do."""
-    return "; ".join(
+    """Returns text about the settings that differ, "" if none do; SHA-256 digests are shortened."""
+    text = "; ".join(
         f"{name} was {was.get(name, 'not set')!r}, is {now.get(name, 'not set')!r}"
         for name in sorted(was.keys() | now.keys())
         if was.get(name) != now.get(name)
     )
+    return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1", text)

@@ -7,7 +7,7 @@ from anytime_jax.averaging import LIVE, label_order
 from anytime_jax.checkpoints.metric_records import Row
 from anytime_jax.config.clock import Clock
 from anytime_jax.formatting import format_count
-from anytime_jax.tables import Column, Table, numbers
+from anytime_jax.tables import Table, numbers
 
 
 def evaluated_rows(
@@ -33,17 +33,24 @@ def validation_sets(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(x[1] for x in names if x[0] == "eval" and len(x) == 4))
 
 
-def set_table(rows: Sequence[Row]) -> Table | None:
-    """Returns a table of the last losses on each validation set, None unless there are several."""
-    by_set = {name: evaluated_rows(rows, name)[-1] for name in validation_sets(rows)}
-    labels = weight_labels([*by_set.values()])
-    if not by_set:
-        return None
-    columns = [Column("set"), *numbers("steps", format=","), *numbers(*labels)]
-    table = Table("validation loss by set, * the best of each row", columns)
-    for name, (row, losses) in by_set.items():
-        table.add_row(name, row.step, *_marked(losses, labels))
-    return table
+def set_table(clock: Clock, runs: Mapping[str, Sequence[Row]]) -> Table | None:
+    """Returns a table of the last losses of runs by name, those on one validation set together.
+
+    The first rows have the mean of the sets. Returns None for one run with one set.
+    """
+    sets = dict.fromkeys(name for rows in runs.values() for name in validation_sets(rows))
+    lines = [
+        (name or ("mean" if sets else "validation"), run, *evaluated[-1])
+        for name in ("", *sets)
+        for run, rows in runs.items()
+        if (evaluated := evaluated_rows(rows, name))
+    ]
+    labels = weight_labels([(row, losses) for _, _, row, losses in lines])
+    title = "last validation loss (nats per token) by set, * the best of each row"
+    table = Table(title, ["set", "run", *numbers("budget", *labels)])
+    for name, run, row, losses in lines:
+        table.add_row(name, run, f"{clock.multiple(row.step):.4g}x", *_marked(losses, labels))
+    return table if len(lines) > 1 else None
 
 
 def _marked(losses: Mapping[str, float], labels: Sequence[str]) -> list[str | None]:

@@ -8,6 +8,7 @@ A configuration file is Python code and is executed, so use only files you trust
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import math
 import re
@@ -18,6 +19,7 @@ from pathlib import Path
 from rich.console import Console
 
 from anytime_jax import plugins
+from anytime_jax.checkpoints import run_json
 from anytime_jax.checkpoints.checkpoint_listing import describe_latest
 from anytime_jax.checkpoints.metric_records import Row, read_records
 from anytime_jax.checkpoints.save_event_loop import EventLoopPolicy
@@ -25,6 +27,7 @@ from anytime_jax.commands import config_file, config_help, loss_table, standard_
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config.run_config import Config
 from anytime_jax.distributed import jax_settings, lost_process_exit, processes
+from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import format_duration
 from anytime_jax.storage.files import can_append
 from anytime_jax.storage.paths import storage_path
@@ -63,8 +66,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plan",
         action="store_true",
-        help="print what a start has found, from which step to which it would train and on what, "
-        "and exit; nothing is written",
+        help="print what a start would do and all that it has found, and exit; nothing is written",
+    )
+    parser.add_argument(
+        "--verbose",
+        action="store_true",
+        help="print all that the start has found: schedule, fingerprints, evaluations, memory",
     )
     parser.add_argument(
         "--profile",
@@ -85,7 +92,7 @@ def _step_range(text: str) -> StepRange:
     match = re.fullmatch(r"(\d{1,18}):(\d{1,18})", text, re.ASCII)
     steps = StepRange(*map(int, match.groups())) if match else StepRange(0, 0)
     if steps.first >= steps.last:
-        raise argparse.ArgumentTypeError(f"{text} is not two steps that rise, such as 100:105")
+        raise argparse.ArgumentTypeError(f"{text} is not FIRST:LAST with FIRST < LAST")
     return steps
 
 
@@ -122,11 +129,15 @@ def _train(config: Config, arguments: argparse.Namespace) -> int:
     if arguments.plan:
         mesh = preflight.check_start(config, fall_back=arguments.fall_back)
         plan = make_plan(config, mesh, fall_back=arguments.fall_back, say=console.print)
-        print_summary(plan, console.print)
+        print_summary(plan, console.print, verbose=True)
         return 0
     try:
         outcome = loop.train(
-            config, console, fall_back=arguments.fall_back, profile=arguments.profile
+            config,
+            console,
+            fall_back=arguments.fall_back,
+            profile=arguments.profile,
+            verbose=arguments.verbose,
         )
         if is_primary and outcome.reason == "interrupted":
             step = config.clock.describe(outcome.step)
@@ -152,11 +163,12 @@ def _report(config: Config, console: Console, outcome: Outcome) -> None:
     evaluated = loss_table.evaluated_rows(rows)
     begin = [x for x in evaluated[:1] if x[0].step == 0]  # of a model that is continued
     doublings = [(row, losses) for row, losses in evaluated if clock.is_doubling(row.step)]
-    if evaluated:
+    runs = _runs_to_compare(config, rows)
+    if evaluated and len(runs) == 1:
         console.print(loss_table.loss_table(clock, begin + (doublings or evaluated[-1:])))
-    if table := loss_table.set_table(rows):
+    if table := loss_table.set_table(clock, runs):
         console.print(table)
-    reason = "the data are used up" if outcome.reason == "data" else "its stop"
+    reason = "the data are used up" if outcome.reason == "data" else "reached its stop"
     stop = config.stop_rule.after(outcome.step - 1, clock)
     if stop is not None and outcome.step > stop:
         reason = f"past config.stop = {config.stop!r}, so there is nothing to do"
@@ -169,6 +181,28 @@ def _report(config: Config, console: Console, outcome: Outcome) -> None:
     for name, path in (files | {"checkpoints": run_dir / "checkpoints"}).items():
         if path is not None:
             console.print(f"  {name:12} {path}")
+
+
+def _runs_to_compare(config: Config, rows: Sequence[Row]) -> dict[str, Sequence[Row]]:
+    """Returns the records of a run by its directory, of a branch after its trunk's up to that step.
+
+    The trunk's are those with the same validation sets and weights as the branch's, and the losses
+    that a branch on other data has before its first update.
+    """
+    own_dir, trunk_dir = config.directory, config.branch.from_run
+    runs = {own_dir: rows}
+    with contextlib.suppress(InputError, RunError):  # the trunk may be gone or replaced
+        own, trunk = (run_json.read_run_file(storage_path(x)) for x in (own_dir, trunk_dir))
+        if rows and own and own.branch and trunk and trunk.id == own.branch.run_id:
+            step, start = rows[-1].step, own.branch.step
+            known = [y for x in (own, trunk) if (y := x.evaluation_at(step))]
+            is_same = len(known) == 2 and run_json.is_same_evaluation(known)
+            others = [x for x in read_records(trunk_dir) if x.step <= step] if is_same else []
+            begin = [x for x in rows if x.step == start]
+            theirs = sorted([*begin, *others], key=lambda x: x.step)
+            if loss_table.evaluated_rows(theirs):
+                return {trunk_dir: theirs, **runs}
+    return runs
 
 
 def _next_command(

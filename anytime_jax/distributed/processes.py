@@ -59,7 +59,7 @@ def initialize(
             return
         if missing:
             raise InputError(
-                f"{' and '.join(missing)} missing: set all of {', '.join(options)}, or --cluster"
+                f"without --cluster, give all of {', '.join(options)}: no {' and '.join(missing)}"
             )
         _check(str(coordinator), int(processes or 0), int(process or 0))
     option = "--cluster" if cluster else f"--coordinator={coordinator}"
@@ -108,7 +108,7 @@ def _check(coordinator: str, processes: int, process: int) -> None:
         )
     if processes < 1 or not 0 <= process < processes:
         raise InputError(
-            f"--process={process} is not a number from 0 to below --processes={processes}"
+            f"--process={process} is not below --processes={processes}: the first process is 0"
         )
 
 

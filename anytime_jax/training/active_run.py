@@ -162,7 +162,10 @@ class Run:
 
 @contextlib.contextmanager
 def open_run(
-    plan: Plan, console: Console | None = None, interrupted: Callable[[], bool] | None = None
+    plan: Plan,
+    console: Console | None = None,
+    interrupted: Callable[[], bool] | None = None,
+    verbose: bool = False,
 ) -> Iterator[Run]:
     """Opens a run and yields it, at the step of its plan, or a later one if the run has moved on.
 
@@ -199,7 +202,8 @@ def open_run(
         meta = restored.meta if restored else plan.about
         if meta.step != plan.step:  # the latest checkpoint was damaged, and is set aside
             plan = plan.starting_from(meta.step)
-        print_summary(plan, display.say)
+        print_summary(plan, display.say, verbose)
+        display.stop = plan.stop
         averages_since = _averages_since(config, restored, display.say)
         state = restored.state if restored else _first_state(plan)
 
@@ -275,8 +279,8 @@ def _write_run_file(plan: Plan, start: Start, say: Callable[[str], None]) -> Non
             say(f"stages   changed from {config.clock.describe(plan.step)} on, and recorded")
         if not run_json.is_same_evaluation([*plan.run_file.evaluations[:1], plan.evaluated]):
             say(
-                "eval     other validation sets, weights or tokens than when the run began: its "
-                "losses from here on are of those"
+                "eval     other validation sets, weights or tokens than when the run began: losses "
+                "from here on compare only with each other"
             )
 
 

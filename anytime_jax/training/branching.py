@@ -59,7 +59,9 @@ def decay_settings(directory: str, point: str = "", trust: Trust = NOBODY) -> di
     trunk, run_file = run_json.read_run(directory, "trunk", trust)
     if trunk.horizon is not None:
         raise InputError(
-            f"it has a schedule with an end: {trunk.schedule.name}", "trunk", directory
+            f"it has a schedule with an end ({trunk.schedule.name}): give a run without one",
+            "trunk",
+            directory,
         )
     at, horizon = _decay_points(directory, point, trunk)
     clock = trunk.clock
@@ -70,10 +72,11 @@ def decay_settings(directory: str, point: str = "", trust: Trust = NOBODY) -> di
     if trunk.branch.data:  # the trunk is a branch itself
         mixture, settings["stages"] = stage_settings(trunk.run_stages, trunk.sources)
         settings["data"]["mixture"] = mixture
-    if len(trunk.sets) > 1:  # the mean stays the trunk's, whatever the branch reads
+    sources = {path: run_file.find_source(name, path) for name, path in trunk.sources.items()}
+    # The mean stays the trunk's, whatever the branch reads. A single source is named by its path.
+    if len(trunk.sets) > 1 or all(path == found for path, found in sources.items()):
         weights = run_file.set_weights(trunk)
         settings["eval"]["weights"] = {name: weight for name, weight in weights.items() if weight}
-    sources = {path: run_file.find_source(name, path) for name, path in trunk.sources.items()}
     sets = {path: run_file.find_set(name, path) for name, path in trunk.eval.sets}
     for name in ("path", "mixture"):
         settings["data"][name] = _replace(settings["data"][name], sources)
@@ -138,8 +141,8 @@ def _decay_points(directory: str, point: str, trunk: Config) -> tuple[str, str]:
     step = int(point or last)
     if (horizon := clock.horizon_of_branch(step)) <= step:
         raise InputError(
-            f"a decay from its step {step} would be the last 10% of {horizon} steps, and have no "
-            "update: give a later step, train the run further first if it has none",
+            f"a decay from its step {step} would be the last 10% of {horizon} steps, which is not "
+            "one update: give a later step, or train the run further first",
             "trunk",
             directory,
         )
@@ -161,7 +164,7 @@ def find_trunk(config: Config, run_dir: Path, own: RunFile | None) -> Trunk | No
     from_run, run_dir = absolute_path(config.branch.from_run), absolute_path(run_dir)
     if from_run in (run_dir, *run_dir.parents):
         raise InputError(
-            "it is in the trunk's own directory: a branch is a new run, give it another",
+            "it is in the directory of the trunk: give the branch a directory of its own",
             "config.run_dir",
             config.directory,
         )
@@ -197,7 +200,7 @@ def check_data(
     if ours != theirs:
         raise InputError(
             f"the trunk {config.branch.from_run} was trained on other data, lengths or mixtures up "
-            f"to {config.clock.describe(trunk.step)}: give those, and name what follows as "
+            f"to {config.clock.describe(trunk.step)}: set those, and give the data that follow as "
             "config.branch.data",
             "config.data",
         )
@@ -205,7 +208,7 @@ def check_data(
         if trunk.meta.vocabulary != dataset.vocabulary_sha256:
             raise InputError(
                 f"{name} at {dataset.path} was made with another vocabulary than the trunk's: "
-                "prepare that text with --vocabulary and the directory of the trunk's data",
+                "prepare its text with --vocabulary=DIR, the directory of the trunk's data",
                 "config.branch.data",
             )
 
@@ -236,17 +239,17 @@ def check_inheritance(config: Config, trunk: Config, step: int) -> None:
     grown = [[y for y in x.clock.phases if y.step < step] for x in (trunk, config)]
     if grown[0] != grown[1]:
         raise InputError(
-            "the batches of the trunk grow at other points than those of a branch that leaves at "
-            f"{config.clock.describe(step)}: with batch_growth = 'seesaw', give it the schedule of "
-            "its trunk up to there",
+            "before the branch leaves it, the batch of the trunk grows at other points than the "
+            "batch of the branch: with batch_growth = 'seesaw', give both the same schedule up to "
+            f"{config.clock.describe(step)}",
             "config.branch",
         )
     before, after = (x.rate_at(step) for x in (trunk, config))
     is_named = {"schedule.kind", "schedule.peak"} & set(config.branch.change)
     if abs(after - before) > _SAME_RATE * before and not is_named:
         raise InputError(
-            f"the learning rate of the trunk is {before:.4g} at {config.clock.describe(step)}, "
-            f"that of this branch {after:.4g}: choose a schedule that continues from there, or "
+            f"the learning rate of the trunk is {before:.4g} at {config.clock.describe(step)}, and "
+            f"that of this branch is {after:.4g}: choose a schedule that continues from there, or "
             f"name the jump: {_change_option(config, 'schedule.kind')}",
             "config.branch",
         )

@@ -39,6 +39,7 @@ def train(
     fall_back: bool = False,
     mesh: Mesh | None = None,
     profile: StepRange | None = None,
+    verbose: bool = False,
 ) -> Outcome:
     """Trains a run from its latest checkpoint, or from the start, to its stop.
 
@@ -46,7 +47,8 @@ def train(
     returns true, the run saves and ends. The default is `signals.interruptible`: Ctrl-C, SIGTERM
     and the like. With `fall_back`, a damaged checkpoint is set aside, and the newest intact one is
     restored. The default `mesh` is over all devices. The updates of `profile` are traced into the
-    run directory (`profiler.py`). On return, the state is saved.
+    run directory (`profiler.py`). With `verbose`, it prints all that its plan has found. On return,
+    the state is saved.
 
     Raises an InputError, before anything is compiled, if the data, the devices or the disk do not
     fit the configuration. Raises a RunError, which names the last good checkpoint, if the training
@@ -58,7 +60,7 @@ def train(
     plan = make_plan(config, mesh, fall_back=fall_back, profile=profile, say=say)
     if plan.is_complete():
         return Outcome(plan.step, plan.reason, plan.has_data_to)
-    with open_run(plan, console, interrupted) as run:
+    with open_run(plan, console, interrupted, verbose) as run:
         plan, state, began = run.plan, run.state, time.monotonic()
         step = plan.step
         if run.misses_evaluation:  # the last start ended before it

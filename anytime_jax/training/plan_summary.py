@@ -1,4 +1,4 @@
-"""Summary of a plan: model, data and devices of a run, the memory and disk it needs."""
+"""Summary of a plan in words: what a start will do, and on request all that it has found."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -20,51 +20,72 @@ from anytime_jax.training.plan import Plan
 from anytime_jax.training.state_memory import measure_state, state_bytes
 
 
-def print_summary(plan: Plan, say: Callable[[str], None]) -> None:
-    """Prints model, data and devices of a run, the memory and disk it needs, and where it ends."""
+def print_summary(plan: Plan, say: Callable[[str], None], verbose: bool = False) -> None:
+    """Prints what a start will do; with `verbose`, also what else it has found."""
     if not processes.is_primary():
         return
+    for line in (*_describe_start(plan), *(_describe_details(plan) if verbose else ())):
+        say(line)
+
+
+def _describe_start(plan: Plan) -> Iterator[str]:
+    """What is trained, from where to where, what is printed and written, and how to end it."""
+    config, clock = plan.config, plan.config.clock
+    counts, device = count_params(config.model), plan.mesh.devices.flat[0].device_kind
+    yield f"run      {config.name} in {config.directory}, on {plan.mesh.size} x {device}"
+    if config.branch_step is not None:
+        point = clock.describe(config.branch_step)
+        yield f"branch   of {config.branch.from_run}, which it leaves at {point}"
+    if config.initial_weights and plan.step == 0:
+        yield f"weights  pretrained, from {config.initial_weights}"
+    yield (
+        f"model    {MODELS.name_of(type(config.model))}, {format_count(counts['blocks'])} "
+        f"parameters in its blocks, {format_count(counts['all'])} in all"
+    )
+    yield from _describe_data(plan)
+    end = clock.describe(int(plan.stop)) if math.isfinite(plan.stop) else "no end"
+    yield f"from     {clock.describe(plan.step)} to {end}"
+    yield "time     is in every line of progress, at the speed measured so far"
+    budget, each = clock.chinchilla_tokens, clock.chinchilla_tokens / counts["blocks"]
+    yield (
+        f"1x       is {format_count(budget)} tokens, {each:.3g} for each parameter of the blocks "
+        "(a Chinchilla budget has about 20)"
+    )
+    yield f"rate     {_describe_rate(config)}"
+    yield f"losses   {_describe_losses(config)}"
+    yield f"writes   {_describe_writes(plan)}"
+    yield "Ctrl-C   saves and ends the run at any time; the same command resumes it"
+
+
+def _describe_details(plan: Plan) -> Iterator[str]:
+    """The settings, sizes and devices that `_describe_start` leaves out."""
     config, mesh = plan.config, plan.mesh
-    counts, device = count_params(config.model), mesh.devices.flat[0]
+    settings = (f"{name} {value}" for name, value in config.schedule.settings.items())
+    yield f"schedule {', '.join(settings)}"
+    if config.model.base_width:
+        growth = config.model.width_growth
+        yield f"width    mup, {growth:g} x the base of {config.model.base_width} (docs/width.md)"
+    if config.clock.grows:
+        yield f"batch    {_describe_batch(plan)}"
+    yield f"export   {model_reader.describe_loader(config.model)}"
+    for name, dataset in plan.datasets.items():
+        yield f"tokens   of {name} have the fingerprint {dataset.fingerprint[:12]}"
+    if config.data.documents == "mask":
+        yield f"masks    {_describe_masks(plan)}"
+    yield from _describe_evaluation(plan)
+    device = mesh.devices.flat[0]
     axes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
     spec = device_spec(device)
     speed = f"{spec.peak_flops / 1e12:,.0f} TFLOP/s peak" if spec else "unknown device peak: no MFU"
+    yield f"device   {mesh.size} x {device.device_kind} ({axes}), {speed}"
     state = plan.program.abstract_state
     memory = measure_state(state, config.accumulation, plan.program.microbatches)
-    say(f"run      {config.name} in {config.directory}")
-    if config.branch_step is not None:
-        point = config.clock.describe(config.branch_step)
-        say(f"branch   of {config.branch.from_run}, which it leaves at {point}")
-    say(f"rate     {_describe_rate(config)}")
-    if config.model.base_width:
-        growth = config.model.width_growth
-        say(f"width    mup, {growth:g} x the base of {config.model.base_width} (docs/width.md)")
-    if config.clock.grows:
-        say(f"batch    {_describe_batch(plan)}")
-    if config.initial_weights and plan.step == 0:
-        say(f"weights  pretrained, from {config.initial_weights}")
-    say(
-        f"model    {MODELS.name_of(type(config.model))}, "
-        f"{format_count(counts['blocks'])} in blocks, "
-        f"{format_count(counts['all'])} parameters in all; averages "
-        + (", ".join(config.averaging_rules) or "none")
-    )
-    say(f"export   {model_reader.describe_loader(config.model)}")
-    for line in (*_describe_data(plan), *_describe_evaluation(plan)):
-        say(line)
-    say(f"device   {mesh.size} x {device.device_kind} ({axes}), {speed}")
-    say(f"memory   {memory.describe(sharding.device_memory(mesh))}")
-    say(f"disk     {_describe_disk(plan)}")
-    end = config.clock.describe(int(plan.stop)) if math.isfinite(plan.stop) else "no end"
-    say(f"from     {config.clock.describe(plan.step)} to {end}")
+    yield f"memory   {memory.describe(sharding.device_memory(mesh))}"
 
 
 def _describe_rate(config: Config) -> str:
-    """The learning rate: its kind and settings, and where it ends."""
-    schedule, decay = config.schedule.settings, config.decay
-    text = ", ".join(
-        [config.schedule.name, *(f"{name} {value}" for name, value in schedule.items())]
-    )
+    """The kind of the learning rate, and where it ends."""
+    decay, text = config.decay, config.schedule.name
     if decay.horizon:
         start, end = config.branch_step, cast(int, config.horizon)
         updates = end - (config.clock.branch_step(end) if start is None else start)
@@ -74,8 +95,18 @@ def _describe_rate(config: Config) -> str:
     if config.horizon is not None:
         return f"{text}; ends at {config.clock.describe(config.horizon)}"
     if config.branch_step is None:
-        return f"{text}; no end"
+        return f"{text}, which has no end: the run can be continued past any stop"
     return f"{text}; NO DECAY: this branch trains on as its trunk does"
+
+
+def _describe_losses(config: Config) -> str:
+    """When weights are evaluated, and which."""
+    text = f"in nats per token, every {config.eval.every}, of the live weights (last)"
+    if labels := ", ".join(config.averaging_rules):
+        text += f" and of the averages {labels}"
+    if "f25" in config.averaging_rules:
+        text += "; f25 has half of its weight on the last 4% of the run"
+    return text
 
 
 def _describe_batch(plan: Plan) -> str:
@@ -95,13 +126,9 @@ def _describe_data(plan: Plan) -> Iterator[str]:
     """The sources with their sizes and passes, and the stages that follow the first one."""
     config = plan.config
     for name, dataset in plan.datasets.items():
-        train = dataset.splits["train"]
-        fingerprint = f"fingerprint {dataset.fingerprint[:12]}"
-        text = f"{dataset.path}: {format_count(train.tokens)} tokens, {fingerprint}"
+        tokens = format_count(dataset.splits["train"].tokens)
         label = f"{name}, " if len(plan.datasets) > 1 else ""
-        yield f"data     {label}{text}, {_describe_passes(plan, name)}"
-    if config.data.documents == "mask":
-        yield f"masks    {_describe_masks(plan)}"
+        yield f"data     {label}{dataset.path}: {tokens} tokens, {_describe_passes(plan, name)}"
     if len(config.run_stages) > 1 or len(plan.datasets) > 1:
         for number, stage in enumerate(config.run_stages):
             yield f"stage    {_describe_stage(plan, number, stage)}"
@@ -174,18 +201,16 @@ def _share_seen(plan: Plan, number: int, stage: RunStage) -> float:
     )
 
 
-def _describe_disk(plan: Plan) -> str:
-    """The size of a checkpoint, and the most that the checkpoints take up to the stop."""
+def _describe_writes(plan: Plan) -> str:
+    """What the run writes, and the most that its checkpoints take up to the stop."""
     policy, free = retention_policy(plan.config), free_bytes(plan.run_dir)
     each = checkpoint_bytes(state_bytes(plan.program.abstract_state))
+    text = f"checkpoints, records and curves into {plan.config.directory}"
     if math.isinf(plan.stop):
-        return f"{format_bytes(each)} a checkpoint"
-    kept = policy.count_kept(plan.step, int(plan.stop))
+        return f"{text}: {format_bytes(each)} a checkpoint"
     # A new one is written before the oldest of the rolling ones is deleted.
-    total = (kept + policy.rolling + 1) * each
-    return (
-        f"{format_bytes(each)} a checkpoint, {kept} to keep + {policy.rolling} rolling + 1 being "
-        f"written: {format_bytes(total)} at most"
-        + (f"; {format_bytes(free)} free" if math.isfinite(free) else "")
-        + (", which is TOO LITTLE" if total > free else "")
-    )
+    most = policy.count_kept(plan.step, int(plan.stop)) + policy.rolling + 1
+    text += f": up to {most} new checkpoints of {format_bytes(each)}"
+    if most * each > free:
+        text += f", {format_bytes(most * each)} in all, and {format_bytes(free)} free is TOO LITTLE"
+    return text

@@ -1,5 +1,6 @@
 """Progress display: a live line on a terminal, plain lines elsewhere."""
 
+import math
 import time
 from collections.abc import Mapping
 
@@ -14,14 +15,16 @@ _PLAIN_SECONDS = 10.0  # between plain lines, where there is no terminal
 
 
 class Display:
-    """Context manager that shows step, tokens, loss, rate, speed and time to the next doubling.
+    """Context manager that shows step, tokens, loss, rate, speed, and time to the next doubling.
 
-    On a terminal, also the time since the loop began, with the compilation of the update.
+    On a terminal, also the time since the loop began, with the compilation of the update. `stop` is
+    the step at which the run ends: the time to it is shown if that is after the doubling.
     """
 
     def __init__(self, clock: Clock, console: Console):
         self.console = console
         self._clock = clock
+        self.stop = math.inf
         self._last_line = -float("inf")
         self._live: Progress | None = None
         if console.is_terminal:
@@ -75,9 +78,11 @@ class Display:
         ]
         if "tokens_per_s" in values:
             speed = values["tokens_per_s"]
-            seconds = (self._clock.tokens(end) - self._clock.tokens(step)) / speed
             parts.append(f"{format_count(speed)} tokens/s")
             if "mfu" in values:
                 parts.append(f"MFU {values['mfu']:.1%}")
-            parts.append(f"{self._clock.multiple(end):g}x in {format_duration(seconds)}")
+            for point in sorted({min(end, self.stop), self.stop} - {math.inf}):
+                seconds = (self._clock.tokens(int(point)) - self._clock.tokens(step)) / speed
+                multiple = f"{self._clock.multiple(int(point)):.4g}x"
+                parts.append(f"{multiple} in {format_duration(seconds)}")
         return "  ".join(parts)

@@ -52,9 +52,14 @@ def test_table_of_sets_has_the_last_losses_of_each():
     assert evaluated_rows(rows)[-1] == (rows[-1], {"last": 2.0, "f25": 1.9})
     assert evaluated_rows(rows, "a")[-1] == (rows[-1], {"last": 3.0, "f25": 2.75})
     console = Console(file=io.StringIO(), width=80)
-    console.print(set_table(rows))
+    one = [Row(1, 10, {"eval/last/loss": 3.0})]
+    console.print(set_table(Clock(1, 10, 20), {"one": one, "mine": rows}))
     lines = [line.split() for line in console.file.getvalue().splitlines()]
-    assert ["a", "2", "3.0000", "2.7500*"] in lines
-    assert ["b.c", "2", "1.0000*", "1.5000"] in lines
-    assert ["a@16", "2", "2.5000*"] in lines
-    assert set_table([Row(1, 10, {"eval/last/loss": 3.0})]) is None
+    assert lines[5:7] == [
+        ["mean", "one", "0.5x", "3.0000*"],
+        ["mean", "mine", "1x", "2.0000", "1.9000*"],
+    ]
+    assert ["a", "mine", "1x", "3.0000", "2.7500*"] in lines
+    assert ["b.c", "mine", "1x", "1.0000*", "1.5000"] in lines
+    assert ["a@16", "mine", "1x", "2.5000*"] in lines
+    assert set_table(Clock(1, 10, 20), {"one": one}) is None

@@ -49,7 +49,6 @@ def test_two_processes_write_one_run(dataset, tmp_path):
     one, *others = (losses(tmp_path / "run", f"eval/{x}last/loss") for x in ("", "a/", "b/"))
     assert list(one) == [6]
     assert all(x == pytest.approx(one) for x in others)
-    assert both.output(0).count("80 tokens in 10 windows") == 2
     assert sorted(losses(tmp_path / "run")) == list(range(1, 7))
     assert len(list((tmp_path / "run" / "records").iterdir())) == 1
     assert checkpoint_metadata(tmp_path / "run", 6).samples == 6 * small_run.BATCH
@@ -69,7 +68,7 @@ def test_processes_with_other_settings_are_refused(dataset, tmp_path):
 def test_cluster_reads_slurm_variables(dataset, tmp_path):
     both = Processes(write(tmp_path, dataset, stop="6 steps"), devices=2, slurm=True)
     both.succeed()
-    assert "device   4 x cpu" in both.output(0)
+    assert "on 4 x cpu" in both.output(0)
     assert sorted(losses(tmp_path / "run")) == list(range(1, 7))
 
 

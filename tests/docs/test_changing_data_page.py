@@ -51,10 +51,10 @@ def trained(tmp_path_factory, starts):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         for line in PREPARE:
-            assert run_command(dispatch.import_command("prepare"), line[4:]) == 0
+            assert run_command(dispatch.import_command("prepare"), line[2:]) == 0
 
     for line in (TRAIN, DECAY):
-        start = starts.launch(*line[4:], *SMALL, folder=place)
+        start = starts.launch(*line[2:], *SMALL, folder=place)
         assert start.wait() == 0, start.output
     return place
 

@@ -63,7 +63,7 @@ def prepared(tmp_path_factory):
 def trained(prepared, starts):
     """The working directory after the training and its decay."""
     for line in (TRAIN, DECAY):
-        start = starts.launch(*line[4:], folder=prepared)
+        start = starts.launch(*line[2:], folder=prepared)
         assert start.wait() == 0, start.output
     return prepared
 

@@ -13,8 +13,10 @@ from training_runs import after, bits, finished, recording, records, saved, star
 from anytime_jax import averaging, schedules
 from anytime_jax.checkpoints.checkpoint_listing import saved_steps
 from anytime_jax.checkpoints.checkpoint_reader import read_meta
+from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.checkpoints.run_json import BranchPoint, read_run_file, run_id
-from anytime_jax.commands import config_file
+from anytime_jax.commands import config_file, train
+from anytime_jax.commands.loss_table import evaluated_rows, validation_sets
 from anytime_jax.config import run_config
 from anytime_jax.config.kinds import NOBODY
 from anytime_jax.corpus.file_source import FileSource
@@ -253,6 +255,27 @@ def test_decay_of_an_inverse_square_root_starts_at_its_rate(whole, dataset, tmp_
     trunk = small_run.config("run").learning_rate.evaluate(9)
     assert config.learning_rate.evaluate([9, 10]).tolist() == [trunk, 0.0]
     assert read_meta(tmp_path / "run" / "checkpoints" / "10").step == 10
+
+
+def test_decay_on_other_data_is_compared_with_its_trunk_on_equal_terms(
+    trunk, second, tmp_path, monkeypatch
+):
+    """The mean is of the trunk's set; of a set that the trunk did not have, losses at its start."""
+    monkeypatch.setattr(plan_lib, "make_program", recording)  # compiled once
+    changes = [f"--config.run_dir={tmp_path / 'run'}", f"--config.branch.data={second.path}"]
+    config = decay(trunk, *changes)
+    assert loop.train(config, mesh=small_run.mesh()) == Outcome(20, "stop")
+    rows = read_records(tmp_path / "run")
+    runs = train._runs_to_compare(config, rows)
+    assert list(runs) == [str(trunk), config.directory]
+    theirs, own = (evaluated_rows(x)[-1] for x in runs.values())
+    assert theirs == evaluated_rows(read_records(trunk))[-1]
+    (old, new) = (evaluated_rows(rows, name)[-1] for name in validation_sets(rows))
+    assert own == old != new
+    begin = evaluated_rows(runs[str(trunk)], validation_sets(rows)[1])
+    assert [row.step for row, _ in begin] == [18]
+    (tmp_path / "run" / "run.json").unlink()
+    assert list(train._runs_to_compare(config, rows)) == [config.directory]
 
 
 @pytest.mark.slow

@@ -58,5 +58,5 @@ def test_decay_of_a_run_with_seesaw(trunk, dataset, tmp_path):
     assert start(tmp_path / "branch", dataset, **changes)[0] == Outcome(15, "stop")
     assert records(tmp_path / "branch")[0][0] == 15  # it leaves at 14
     changes["schedule"] = {**SCHEDULE, "alpha": 3.0}
-    with pytest.raises(InputError, match="grow at other points"):
+    with pytest.raises(InputError, match="batch_growth"):
         start(tmp_path / "other", dataset, **changes)
