@@ -27,7 +27,7 @@ from anytime_jax.config import settings_reader
 from anytime_jax.config.kinds import EVERY_PACKAGE, explain_errors
 from anytime_jax.corpus.builtin_source import BuiltinSource, difference_note
 from anytime_jax.corpus.preparation import Share, has_changed, prepare
-from anytime_jax.corpus.source_interface import SOURCES, Source
+from anytime_jax.corpus.source_interface import SOURCES, Source, describe_left_out
 from anytime_jax.corpus.verification import verify_dataset
 from anytime_jax.corpus.workers import Progress, ProgressCallback
 from anytime_jax.data.dataset_info import METADATA_NAME, DatasetInfo
@@ -260,6 +260,7 @@ def _summary(info: DatasetInfo) -> str:
     ]
     if info.null_records:
         lines.append(f"left out: {count_noun(info.null_records, 'record')} without a text (null)")
+    lines += describe_left_out(info.left_out, info.settings.get("input", ""))
     return "\n".join(lines)
 
 

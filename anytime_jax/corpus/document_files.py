@@ -1,6 +1,8 @@
-"""Text files, on disks and at addresses: which there are, and the documents in them.
+"""Files of text, on disks and at addresses: which there are, and the documents in them.
 
-Errors name the file and the line.
+The names tell files of records, of JSON and Parquet. Any other file is a document if its content is
+UTF-8 without a NUL, so that source code is text; or else it is left out and counted. Errors name
+the file and the line.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from anytime_jax.corpus.source_interface import reading_error
+from anytime_jax.corpus.source_interface import LeftOut, reading_error
 from anytime_jax.data.dataset_info import METADATA_NAME, WORK_NAME
 from anytime_jax.errors import InputError, format_value
 from anytime_jax.storage import url_files
@@ -24,8 +26,7 @@ from anytime_jax.storage.paths import is_address
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 JSON_SUFFIXES = tuple(x + y for x in (".json", ".jsonl") for y in ("", *_COMPRESSIONS))
 LIST_MARK = "@"  # before the path of a list of addresses
-# Of a file whose name ends otherwise, nobody knows what its documents are.
-SUFFIXES = (".txt", ".md", ".rst", ".tex", *JSON_SUFFIXES, ".parquet")
+HIDDEN_SIZE = -2  # instead of the size of a hidden file or folder, which is not read
 
 _BUFFER_BYTES = 2**18  # of decompressed text
 
@@ -53,11 +54,11 @@ def open_file(path: str, *, buffered: bool = True) -> Any:
 def find_files(pattern: str) -> list[tuple[str, int]]:
     """Finds the files of a full path, a glob or a folder, which is searched recursively.
 
-    Files of other kinds are skipped in a folder and rejected elsewhere, and so are the files of a
-    prepared dataset.
+    Raises an InputError if there are none, or files of a prepared dataset.
 
     Returns:
-      Paths and sizes in bytes, sorted by path; of a list of addresses, in its order.
+      Paths and sizes in bytes, sorted by path; of a list of addresses, in its order. Of hidden
+      files and folders in a folder, such as `.git`, the size is `HIDDEN_SIZE`.
     """
     sizes: dict[str, int] = {}
     is_folder = False
@@ -71,42 +72,51 @@ def find_files(pattern: str) -> list[tuple[str, int]]:
     else:
         is_folder = os.path.isdir(pattern)
         found = sorted(_walk(pattern) if is_folder else _match(pattern))
-    files = [path for path in found if _is_text(path)]
-    if not files or (len(files) < len(found) and not is_folder):
-        other = next((path for path in found if not _is_text(path)), "nothing")
-        raise InputError(
-            f"{pattern} names {other}; name a file, a folder or a quoted glob of "
-            f"{', '.join(SUFFIXES)} files"
-        )
-    for path in files:
+    for path in found:
         if not {METADATA_NAME, WORK_NAME}.isdisjoint(Path(path).parts):
             raise InputError(
                 f"{path} belongs to a prepared dataset or an exported model, which is no text; "
                 "leave that directory out"
             )
+    if is_folder:
+        root = len(pattern.rstrip("/"))
+        hidden = {
+            x: x[: f"{x}/".find("/", x.find("/.", root) + 1)] for x in found if "/." in x[root:]
+        }
+        found = sorted({hidden.get(path, path) for path in found})
+        sizes |= dict.fromkeys(hidden.values(), HIDDEN_SIZE)
+    if all(sizes.get(path) == HIDDEN_SIZE for path in found):
+        raise InputError(f"{pattern} names no file; name a file, a folder or a quoted glob")
     try:
-        return [(path, sizes[path] if sizes else file_size(path)) for path in files]
+        return [(path, sizes[path] if path in sizes else file_size(path)) for path in found]
     except OSError as error:
         raise reading_error(error.filename, error) from error
 
 
-def read_text(path: str) -> Iterator[str]:
-    """Yields the one document of a UTF-8 text file, or none if it is empty."""
+def read_text(path: str) -> Iterator[str | LeftOut]:
+    """Yields the one document of a file of text, plain or compressed, or why it is left out."""
     try:
         with open_file(path) as file:
-            text = file.read().decode("utf-8-sig")  # a byte order mark is not text
-    except (OSError, UnicodeDecodeError) as error:
+            content = _decompress(file, path)
+            data = content.read(_BUFFER_BYTES)
+            if b"\0" not in data:  # of most binary files, which may be large
+                data += content.read()
+        text = data.decode("utf-8-sig")  # a byte order mark is not text
+    except OSError as error:
         raise reading_error(path, error) from error
-    if "\0" in text:  # a hole where data were lost, or UTF-16
-        raise InputError(f"{path} has a NUL, which no text has; convert, fetch again or remove it")
-    if text:
-        yield text
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:  # also of UTF-16, and of a hole where data were lost
+        yield LeftOut("not UTF-8 text", path)
+    else:
+        yield text or LeftOut("empty", path)
 
 
-def read_json_lines(path: str, text_field: str) -> Iterator[str | None]:
+def read_json_lines(path: str, text_field: str) -> Iterator[str | LeftOut | None]:
     """Yields the document of every line of a JSON file, plain or compressed, except blank lines.
 
-    A field inside another is named `outer.inner`. A text that is null gives None.
+    A field inside another is named `outer.inner`. A text that is null gives None. A file named
+    `.json`, not `.jsonl`, is left out if its first line is no record: many programs have some.
     """
     number, documents = 0, 0
     try:
@@ -114,14 +124,18 @@ def read_json_lines(path: str, text_field: str) -> Iterator[str | None]:
             for number, line in enumerate(_decompress(file, path), start=1):
                 content = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
                 if content.strip():
+                    text = _find_text(parse_json(content), text_field)
                     documents += 1
-                    yield _find_text(parse_json(content), text_field)
+                    yield text
     except OSError as error:
         raise reading_error(path, error) from error
     except InputError:  # of an address, which it names
         raise
     except ValueError as error:
-        raise reading_error(f"{path} line {number}", error) from error
+        if documents or ".jsonl" in path.lower():
+            raise reading_error(f"{path} line {number}", error) from error
+        yield LeftOut(f"JSON without a text under {text_field!r} in its first line", path)
+        return
     if not documents:  # as a failed download leaves
         raise InputError(f"{path} holds no document; fetch it again or leave it out")
 
@@ -137,7 +151,8 @@ def _match(pattern: str) -> list[str]:
     """Returns the paths that a local path or glob matches."""
     matches = [pattern] if os.path.lexists(pattern) else glob.glob(pattern, recursive=True)
     # "**" matches folders too; a folder with the name of a file is refused when its size is read.
-    return [path for path in matches if not os.path.isdir(path) or _is_text(path)]
+    records = (*JSON_SUFFIXES, ".parquet")
+    return [x for x in matches if not os.path.isdir(x) or x.lower().endswith(records)]
 
 
 def _read_list(path: str) -> list[str]:
@@ -152,10 +167,6 @@ def _read_list(path: str) -> list[str]:
         raise InputError(f"{path} lists {other}; list addresses, one a line")
     url_files.find(names[0])
     return names
-
-
-def _is_text(path: str) -> bool:
-    return path.lower().endswith(SUFFIXES)
 
 
 def _decompress(file: Any, path: str) -> Any:

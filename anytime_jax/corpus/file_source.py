@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from anytime_jax.corpus.document_files import (
+    HIDDEN_SIZE,
     JSON_SUFFIXES,
     find_files,
     full_path,
@@ -14,7 +15,7 @@ from anytime_jax.corpus.document_files import (
     read_text,
 )
 from anytime_jax.corpus.parquet_files import PARQUET_SUFFIX, read_row_groups
-from anytime_jax.corpus.source_interface import Part, Source
+from anytime_jax.corpus.source_interface import LeftOut, Part, Source
 from anytime_jax.corpus.validation_split import check_fraction, default_fraction
 from anytime_jax.errors import InputError
 from anytime_jax.storage.url_files import UNKNOWN_SIZE
@@ -37,8 +38,10 @@ class FileStretch(NamedTuple):
     stretch: int = 0
     stretches: int = 1
 
-    def documents(self, text_field: str) -> Iterator[str | None]:
+    def documents(self, text_field: str) -> Iterator[str | LeftOut | None]:
         """Returns the documents: of a text file, of lines of JSON, or of rows."""
+        if self.size == HIDDEN_SIZE:
+            return iter([LeftOut("hidden", self.path)])
         if self.path.lower().endswith(PARQUET_SUFFIX):
             return read_row_groups(self.path, text_field, self.stretch, self.stretches)
         if self.path.lower().endswith(JSON_SUFFIXES):
@@ -57,9 +60,10 @@ class FilesPart:
     @property
     def identity(self) -> list[Any]:
         """Paths, sizes and stretches of the files."""
-        return [*map(list, self.files), self.validation_fraction]
+        files = [list(file) for file in self.files if file.size != HIDDEN_SIZE]
+        return [*files, self.validation_fraction]
 
-    def documents(self) -> Iterator[str | None]:
+    def documents(self) -> Iterator[str | LeftOut | None]:
         """Yields the documents of each file in turn."""
         for file in self.files:
             yield from file.documents(self.text_field)
@@ -67,7 +71,7 @@ class FilesPart:
 
 @dataclasses.dataclass(frozen=True)
 class FileSource(Source):
-    """Files of text, of the kinds that their names end with.
+    """Files of text, and JSON lines and Parquet, which their names end with.
 
     Attributes:
       input: a file, a quoted glob, or a folder, which is searched recursively; each also as an
@@ -130,5 +134,5 @@ def group_files(
             groups.append([])
             total = 0
         groups[-1].append(FileStretch(path, size))
-        total += PART_BYTES if size == UNKNOWN_SIZE else size
+        total += PART_BYTES if size == UNKNOWN_SIZE else max(size, 0)
     return [FilesPart(tuple(group), text_field, validation_fraction) for group in groups]

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anytime_jax.corpus.source_interface import Part
+from anytime_jax.corpus.source_interface import LeftOut, Part
 from anytime_jax.corpus.validation_split import assign_split
 from anytime_jax.corpus.vocabulary_files import load_vocabulary
 from anytime_jax.corpus.vocabulary_interface import Vocabulary
@@ -53,11 +53,13 @@ class PartResult:
       documents: number of documents in each split.
       arrays: their arrays in each split, in order; one for each stretch with documents.
       nulls: number of records without a text, or with an empty one.
+      left_out: files that are no documents.
     """
 
     documents: dict[str, int]
     arrays: dict[str, tuple[PartInfo, ...]]
     nulls: int
+    left_out: list[LeftOut]
 
     @property
     def tokens(self) -> int:
@@ -104,7 +106,8 @@ class PartTask:
             sizes = file_sizes(self.target.work.output / array.name)
             if sizes.get("c/0") != part_size(array.tokens, self.target.token_dtype):
                 return None
-        return PartResult(saved["documents"], arrays, saved["nulls"])
+        left_out = [LeftOut(*file) for file in saved["left_out"]]
+        return PartResult(saved["documents"], arrays, saved["nulls"], left_out)
 
     def run(self) -> PartResult:
         """Tokenizes the part, and saves the result."""
@@ -113,13 +116,14 @@ class PartTask:
         begin = np.array([] if target.bos_id is None else [target.bos_id], np.int32)
         dtype = np.dtype(target.token_dtype)
         documents: dict[str, int] = dict.fromkeys(SPLITS, 0)
-        nulls = 0
+        nulls, left_out = 0, list[LeftOut]()
         arrays: dict[str, tuple[PartInfo, ...]] = dict.fromkeys(SPLITS, ())
         buffers = {split: io.BytesIO() for split in SPLITS}
         records = iter(self.part.documents())
         while batch := list(itertools.islice(records, _BATCH_DOCUMENTS)):
-            texts = [text for text in batch if text]
-            nulls += len(batch) - len(texts)
+            texts = [text for text in batch if text and isinstance(text, str)]
+            left_out += (file for file in batch if isinstance(file, LeftOut))
+            nulls += sum(not record for record in batch)
             for text, ids in zip(texts, vocabulary.encode(texts), strict=True):
                 split = assign_split(text, self.part.validation_fraction)
                 document = np.concatenate([begin, ids, [vocabulary.eos_id]])
@@ -128,7 +132,7 @@ class PartTask:
             if sum(x.tell() for x in buffers.values()) >= _STRETCH_TOKENS * dtype.itemsize:
                 self._write_arrays(buffers, arrays)
         self._write_arrays(buffers, arrays)
-        result = PartResult(documents, arrays, nulls)
+        result = PartResult(documents, arrays, nulls, left_out)
         saved = {"digest": self._digest(), **dataclasses.asdict(result)}
         write_json(self._result_path, saved, target.work.scratch)
         return result

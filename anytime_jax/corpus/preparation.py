@@ -22,7 +22,13 @@ import numpy as np
 
 from anytime_jax.corpus.document_files import LIST_MARK
 from anytime_jax.corpus.part_tokenization import PartResult, PartTask, Target, WorkDirectory
-from anytime_jax.corpus.source_interface import SOURCES, Part, Source, read_texts
+from anytime_jax.corpus.source_interface import (
+    SOURCES,
+    Part,
+    Source,
+    describe_left_out,
+    read_texts,
+)
 from anytime_jax.corpus.validation_split import assign_split
 from anytime_jax.corpus.vocabulary_files import load_vocabulary
 from anytime_jax.corpus.vocabulary_interface import Vocabulary
@@ -209,9 +215,9 @@ def _check_settings(
 ) -> None:
     """Raises InputError if `output`, which "is half" or "holds a dataset", has other settings."""
     differences = [
-        f"{key} {previous.get(key)!r} (requested: {settings.get(key)!r})"
+        re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1", f"{key} {was!r} (requested: {now!r})")
         for key in sorted({*previous, *settings})
-        if previous.get(key) != settings.get(key)
+        if (was := previous.get(key)) != (now := settings.get(key))
     ]
     if differences:
         raise InputError(
@@ -264,14 +270,19 @@ def _sample(parts: Sequence[Part]) -> Iterator[str]:
     """Yields training documents from the start of parts spread over the text."""
     chosen = np.unique(np.linspace(0, len(parts) - 1, _SAMPLE_PARTS).astype(int))
     most = _SAMPLE_PARTS * _SAMPLE_CHARACTERS // len(chosen)
+    has_text = False
     for part in (parts[index] for index in chosen):
         characters = 0
         for text in read_texts([part]):
             if assign_split(text, part.validation_fraction) == TRAIN:
+                has_text = True
                 yield text[: most - characters]
                 characters += len(text)
             if characters >= most:
                 break
+    if not has_text:
+        left_out = describe_left_out(itertools.chain(*(part.documents() for part in parts)))
+        raise InputError("; ".join(["there is no text to train a vocabulary on", *left_out]))
 
 
 def _bos_id(vocabulary: Vocabulary, bos: Bos | None) -> int | None:
@@ -303,10 +314,9 @@ def _check_splits(
         if not any(result.documents[split] for result in results):
             # Lets the next start use other settings.
             remove_directory(work.results, missing_ok=True)
-            raise InputError(
-                f'split "{split}" has no document; give text for it, more documents, or another '
-                "--validation-fraction"
-            )
+            left_out = describe_left_out(itertools.chain(*(result.left_out for result in results)))
+            advice = "give text for it, more documents, or another --validation-fraction"
+            raise InputError("; ".join([f'split "{split}" has no document', *left_out, advice]))
 
 
 def _dataset_info(
@@ -333,6 +343,7 @@ def _dataset_info(
         parts=arrays,
         null_records=sum(result.nulls for result in results),
         input_digest=_digest(parts),
+        left_out=tuple(itertools.chain(*(result.left_out for result in results))),
     )
 
 

@@ -9,10 +9,17 @@ source are options of `prepare`; a source of your own is named `package.module:C
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from anytime_jax.config.kinds import Kinds
 from anytime_jax.errors import InputError
+
+
+class LeftOut(NamedTuple):
+    """A file that is no document: why, and its path."""
+
+    reason: str
+    name: str
 
 
 class Part(Protocol):
@@ -28,10 +35,10 @@ class Part(Protocol):
         """Names and sizes of the input as JSON values, which reveal a changed part."""
         ...
 
-    def documents(self) -> Iterator[str | None]:
+    def documents(self) -> Iterator[str | LeftOut | None]:
         """Yields the documents in order; raises InputError at the first bad one.
 
-        None is a record without a text, which is left out and counted.
+        None is a record without a text, which is counted, and so is a `LeftOut`.
         """
         ...
 
@@ -49,9 +56,20 @@ SOURCES = Kinds("source", Source, default="files", setting="--source")
 
 
 def read_texts(parts: Iterable[Part]) -> Iterator[str]:
-    """Yields the documents of parts without the records that have no text."""
+    """Yields the documents of parts without what is left out."""
     for part in parts:
-        yield from (text for text in part.documents() if text is not None)
+        yield from (text for text in part.documents() if isinstance(text, str))
+
+
+def describe_left_out(records: Iterable[Any], folder: str = "") -> list[str]:
+    """Counts `LeftOut`s in a line for each reason, with their first paths in `folder`."""
+    names: dict[str, list[str]] = {}
+    for reason, name in (x for x in records if isinstance(x, tuple | list)):
+        names.setdefault(reason, []).append(name.removeprefix(folder and f"{folder}/"))
+    return [
+        f"left out: {len(x):,} {reason} ({', '.join([*x[:3], *['...'][: len(x) - 3]])})"
+        for reason, x in names.items()
+    ]
 
 
 def reading_error(place: str, error: Exception) -> InputError:

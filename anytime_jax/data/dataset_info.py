@@ -69,6 +69,7 @@ class DatasetInfo:
       bos_id: id of the token that begins every document; None if documents begin with no token.
       null_records: records of the input without a text, which were left out.
       input_digest: digest of the names and sizes of the input; empty if it is unknown.
+      left_out: files of the input that are no documents: why, and the path.
     """
 
     path: Path
@@ -82,6 +83,7 @@ class DatasetInfo:
     null_records: int = 0
     bos_id: int | None = None
     input_digest: str = ""
+    left_out: Sequence[tuple[str, str]] = ()
 
     @property
     def vocabulary_path(self) -> Path:

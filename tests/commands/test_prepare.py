@@ -117,6 +117,43 @@ def test_little_text_leaves_more_to_validate_on(tmp_path, command):
     assert min(documents) > 0
 
 
+def test_folder_of_code_is_text_and_the_rest_of_it_is_counted(tmp_path, command):
+    """At the end, when asked again and by --verify, also if a share has read the files."""
+    folder, output = tmp_path / "code", tmp_path / "data"
+    (folder / ".git").mkdir(parents=True)
+    (folder / ".git" / "HEAD").write_text("ref: refs/heads/main")
+    for i in range(30):
+        (folder / f"{i:02}.py").write_text(f"def function_{i}(x):\n    return x\n" * 40)
+    for i in range(5):
+        (folder / f"{i}.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0")
+    words = [f"--input={folder}", "--train-vocabulary=300", f"--output={output}"]
+    assert command(prepare, *words, "--share=0/1")[0] == 0
+    for options in (words, words, ["--verify", f"--output={output}"]):
+        status, out, err = command(prepare, *options)
+        assert status == 0, err
+        lines = [line for line in out.splitlines() if line.startswith("left out: ")]
+        assert lines == [
+            "left out: 1 hidden (.git)",
+            "left out: 5 not UTF-8 text (0.png, 1.png, 2.png, ...)",
+        ]
+    info = load_dataset(output)
+    assert sum(split.documents for split in info.splits.values()) == 30
+    names = [os.path.relpath(name, folder) for _, name in info.left_out]
+    assert names == [".git", *(f"{i}.png" for i in range(5))]
+
+
+@pytest.mark.parametrize("vocabulary", ["--train-vocabulary=300", "--vocabulary=v.model"])
+def test_folder_without_a_text_says_what_is_in_it(vocabulary, tmp_path, command, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    train_vocabulary(["words to prepare " * 20] * 9, 290, "v.model")
+    Path("pictures").mkdir()
+    Path("pictures/a.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0")
+    status, out, err = command(prepare, "--input=pictures", vocabulary, "--output=data")
+    assert (status, out) == (2, "")
+    assert "a.png" in err.splitlines()[-1]
+    assert not Path("data").exists()
+
+
 def test_full_disk_names_the_output(text, tmp_path, command, monkeypatch):
     def full(descriptor):
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -11,6 +11,7 @@ import pytest
 
 from anytime_jax.corpus.document_files import find_files
 from anytime_jax.corpus.file_source import FileSource
+from anytime_jax.corpus.source_interface import LeftOut
 from anytime_jax.corpus.vocabulary_files import load_vocabulary
 from anytime_jax.errors import InputError
 
@@ -34,8 +35,20 @@ BAD = {
     "gzip less a byte": ("0.json.gz", GZIP[:-1], ""),
     "checksum": ("0.json.gz", GZIP[:-8] + bytes(4) + GZIP[-4:], ""),
     "zst less a byte": ("0.jsonl.zst", ZSTANDARD[:-1], ""),
-    "latin-1 text": ("0.txt", b"caf\xe9", ""),
-    "hole in text": ("0.txt", b"hello" + bytes(4096), ""),
+}
+# What is no document in a folder, by the name of the file or folder that is named for it.
+LEFT_OUT = {
+    "hidden": (".git/objects/a", b"text", ".git"),
+    "hidden in a folder": ("src/.env", b"text", "src/.env"),
+    "empty": ("empty/__init__.py", b"", "empty/__init__.py"),
+    "latin-1": ("notes.txt", b"caf\xe9", "notes.txt"),
+    "latin-1 at the end": ("long.c", b"a" * 2**19 + b"\xe9", "long.c"),
+    "hole": ("a.md", b"hello" + bytes(4096), "a.md"),
+    "UTF-16": ("b.txt", UTF_16, "b.txt"),
+    "picture": ("p.png", b"\x89PNG\r\n\x1a\n\0\0", "p.png"),
+    "archive": ("a.tar.gz", gzip.compress(bytes(512)), "a.tar.gz"),
+    "settings": ("package.json", b'{\n  "name": "x"\n}\n', "package.json"),
+    "list": ("list.json.gz", gzip.compress(b'[{"text": "x"}]\n'), "list.json.gz"),
 }
 
 
@@ -70,8 +83,43 @@ def test_field_inside_another_and_null(tmp_path):
     assert list(part.documents()) == ["x", None, "y"]
 
 
-def test_empty_text_files_and_blank_lines_are_skipped(tmp_path):
-    (tmp_path / "0.txt").write_bytes(b"")
+@pytest.mark.parametrize("case", LEFT_OUT)
+def test_other_files_are_left_out_by_name(tmp_path, case):
+    """Without changing the parts, and so the tokens, of the text beside them."""
+    name, content, named = LEFT_OUT[case]
+    (tmp_path / "text").write_text("words")
+    (before,) = FileSource(str(tmp_path)).parts()
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_bytes(content)
+    (part,) = FileSource(str(tmp_path)).parts()
+    records = list(part.documents())
+    assert [x for x in records if isinstance(x, str)] == ["words"]
+    assert [x.name for x in records if isinstance(x, LeftOut)] == [str(tmp_path / named)]
+    assert (part.identity == before.identity) == ("hidden" in case)
+
+
+@pytest.mark.parametrize("name", ["Makefile", "a.py", "b.csv", "c.py.gz", "d.log.zst", "e.json5"])
+def test_text_is_told_by_its_content(tmp_path, name):
+    text = "def naïve():\n\treturn 'x'\r\n"
+    compress = {"gz": gzip.compress, "zst": lambda x: pyarrow.compress(x, "zstd", asbytes=True)}
+    (tmp_path / name).write_bytes(compress.get(name.rpartition(".")[2], bytes)(text.encode()))
+    for pattern in (tmp_path, tmp_path / name, tmp_path / "*"):
+        (part,) = FileSource(str(pattern)).parts()
+        assert list(part.documents()) == [text]
+
+
+def test_folder_below_a_hidden_one_is_read(tmp_path):
+    folder = tmp_path / ".cache" / "text"
+    folder.mkdir(parents=True)
+    (folder / "a.txt").write_text("words")
+    (part,) = FileSource(f"{folder}/").parts()
+    assert list(part.documents()) == ["words"]
+    (folder / "a.txt").rename(folder / ".a.txt")
+    with pytest.raises(InputError, match=str(folder)):
+        FileSource(str(folder)).parts()
+
+
+def test_blank_lines_are_skipped(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(WHOLE.replace(b"\n", b"\n\n \r\n"))
     parts = FileSource(str(tmp_path)).parts()
     texts = [text for part in parts for text in part.documents()]

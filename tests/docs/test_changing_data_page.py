@@ -1,9 +1,8 @@
 """The commands of docs/tutorials/changing_data.md, in order, and what the page says of them."""
 
-import json
-import pathlib
 import shlex
-from pydoc_data.topics import topics
+import subprocess
+import sys
 
 import doc_blocks
 import pytest
@@ -19,12 +18,8 @@ pytestmark = pytest.mark.slow
 PAGE = REPOSITORY / "docs" / "tutorials" / "changing_data.md"
 BLOCKS = [x for x in doc_blocks.read_blocks(PAGE) if x.mark == "run by"]
 (FILE,) = (x.code for x in BLOCKS if x.language == "python")
-*PREPARE, TRAIN, DECAY = (
-    shlex.split(line)
-    for block in BLOCKS
-    if block.language == "bash"
-    for line in block.code.splitlines()
-)
+TEXT, *COMMANDS = (x.code for x in BLOCKS if x.language == "bash")
+*PREPARE, TRAIN, DECAY = (shlex.split(line) for x in COMMANDS for line in x.splitlines())
 SMALL = (
     "--config.chinchilla_tokens=40_960",  # ten updates
     "--config.schedule.warmup=5 steps",
@@ -39,14 +34,8 @@ SMALL = (
 def trained(tmp_path_factory, starts):
     """The working directory after a run and its decay."""
     place = tmp_path_factory.mktemp("changing")
-    web, manuals = (place / "text" / x for x in ("web", "manuals"))
-    for folder in (web, manuals, place / "text" / "code"):
-        folder.mkdir(parents=True)
-    for i, text in enumerate(topics.values()):
-        (manuals if i % 2 else web).joinpath(f"{i}.txt").write_text(text)
-    sources = sorted(pathlib.Path(json.__file__).parent.parent.glob("*.py"))[:60]
-    for source in sources:
-        (place / "text" / "code" / f"{source.stem}.txt").write_text(source.read_text("utf-8"))
+    program = TEXT.replace("\npython ", f"\n{sys.executable} ")
+    subprocess.run(["bash", "-euc", program], cwd=place, check=True)
     (place / "my_growing.py").write_text(FILE)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
@@ -60,18 +49,18 @@ def trained(tmp_path_factory, starts):
 
 
 def test_each_set_is_evaluated_and_the_mean_has_fixed_weights(trained):
-    weights = {"web": 0.4, "code": 0.3, "manuals": 0.3}
+    weights = {"code": 0.4, "docstrings": 0.3, "manuals": 0.3}
     rows = {step: x for step, _, x in records(trained / "runs" / "growing") if "eval/f25/loss" in x}
     assert list(rows) == [5, 10, 15, 20, 25, 30, 35, 40]
     for step, values in rows.items():
         mean = sum(w * values[f"eval/{x}/f25/loss"] for x, w in weights.items())
         assert values["eval/f25/loss"] == pytest.approx(mean, rel=1e-9)
-        assert ("eval/web@256/last/loss" in values) == (step > 20)
+        assert ("eval/code@256/last/loss" in values) == (step > 20)
 
 
 def test_decay_is_on_the_best_source_alone(trained):
     (branch,) = (trained / "runs").glob("growing_decay_*")
     stages = read_run_file(branch).stages
     assert [(x.step, x.length) for x in stages] == [(0, 128), (20, 256), (36, 256)]
-    manuals = stages[1].sources[1][0]
+    manuals = stages[1].sources[2][0]
     assert stages[2].sources == ((manuals, 1),)

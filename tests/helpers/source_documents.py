@@ -2,6 +2,7 @@
 
 import pickle
 
+from anytime_jax.corpus.source_interface import read_texts
 from anytime_jax.corpus.validation_split import assign_split
 
 
@@ -9,7 +10,7 @@ def read_documents(source):
     """Reads all documents by split, from pickled parts."""
     documents = {"train": [], "validation": []}
     for part in pickle.loads(pickle.dumps(source.parts())):
-        for text in part.documents():
+        for text in read_texts([part]):
             documents[assign_split(text, part.validation_fraction)].append(text)
     return documents
 
