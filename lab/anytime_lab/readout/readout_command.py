@@ -1,13 +1,14 @@
-"""Find the best read-out of a run without training.
+"""Compare the weights that a run stores, and averages of other f, without training.
 
-Scores the run at many f and draws the loss against f; finds the best f, and the best weighted sum
-of all weights in the last checkpoints. One half of the validation windows selects; the gain is
-measured on the held-out half, and decides which weights are recommended.
+Scores every stored tree and 13 values of f, and draws the loss against f. One half of the
+validation windows selects; the other, held-out half decides whether the selected weights are
+recommended instead of f25.
 """
 
 import argparse
+import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
@@ -25,7 +26,8 @@ from anytime_lab.readout.readout_search import ReadoutSearch, ScoredReadout, gro
 EXAMPLES = ("--run=runs/quickstart",)
 
 _POINTS = 13  # values of f
-_STANDARD_ERRORS = 2  # standard errors of a gain that counts
+_MIN_GAIN = 0.005  # nats; a smaller gain is no reason to ship other weights than f25
+_STANDARD_ERRORS = 3  # a gain that is smaller is noise
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -62,18 +64,16 @@ def run(arguments: argparse.Namespace) -> int:
     search = ReadoutSearch(saved, evaluators, limits)
     stored = [search.score(label) for label in saved.labels]
     windows = search.score_growing_windows(grid)
-    best = [search.best_growing_window(windows)] if len(windows) > 2 else []
-    checkpoints = min(limits.checkpoints, len({x.step for x in saved.history}))
-    with console.status("mixing", spinner="line") as status:
-        sums = [search.best_sum(n, status.update) for n in sorted({1, checkpoints})]
-    best += sums
-    console.print(_table(stored, best))
+    best = search.best_growing_window(windows) if len(windows) > 2 else None
+    candidates = [*stored, *([best] if best else [])]
+    reference = default_average(stored, saved.growing_windows)
+    console.print(_table(candidates, reference))
     figure = draw(windows, stored, best, f"{saved.config.name}, step {saved.step:,}")
     for kind in ("png", "pdf"):
         path = figure_style.save(figure, output / f"readout_{saved.step}.{kind}")
         console.print(f"wrote {path}")
-    selected, verdict = judge(stored, best)
-    console.print(f"{verdict}: {_weights_option(selected)}")
+    selected, verdict = judge(reference, candidates)
+    console.print(f"{verdict}:")
     output_option = f"--output={shlex.quote(f'{saved.config.name}-readout')}"
     console.print(f"  {_command('evaluate', arguments, saved.step, selected)}")
     console.print(f"  {_command('export', arguments, saved.step, selected)} {output_option}")
@@ -83,84 +83,71 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def default_average(
+    stored: Sequence[ScoredReadout], growing_windows: Mapping[str, float]
+) -> ScoredReadout:
+    """Returns f25 or, if it is not stored, the stored growing window whose f is nearest."""
+    label = min(growing_windows, key=lambda x: abs(math.log(growing_windows[x] / 25)))
+    return next(readout for readout in stored if readout.name == label)
+
+
 def judge(
-    stored: Sequence[ScoredReadout], best: Sequence[ScoredReadout]
+    reference: ScoredReadout, candidates: Sequence[ScoredReadout]
 ) -> tuple[ScoredReadout, str]:
-    """Returns the read-out to use, and why: the simplest one, unless another is better.
+    """Returns the read-out to use, and why: the reference, unless the selected one is better.
 
-    Another read-out is better if its held-out loss is lower than the loss of the best stored
-    weights by more than two standard errors.
+    The candidate with the least loss on the half that selects is better if its gain on the
+    held-out half is 0.005 nats and three standard errors at least.
     """
-    reference = _best(stored)
-    better = []
-    for readout in best:
-        gap, error = readout.minus(reference)
-        if gap < -_STANDARD_ERRORS * error:
-            better.append(readout)
-    if not better:
-        return reference, (
-            f"use {reference.name}: none of the others is better by more than "
-            f"{_STANDARD_ERRORS} standard errors on the held-out half"
-        )
-    selected = _best(better)
+    selected = min(candidates, key=lambda readout: readout.selection_loss)
     gap, error = selected.minus(reference)
-    return selected, (
-        f"use {_label(selected, 'the ')}: {-gap:.4f} ± {error:.4f} nats below {reference.name}, "
-        "the best stored weights, on the held-out half"
+    if selected is reference:
+        return reference, f"use {reference.name}: it has the least loss on the half that selects"
+    change = f"{selected.name} changes its loss by {gap:+.4f} ± {error:.4f} nats"
+    if -gap >= _MIN_GAIN and -gap >= _STANDARD_ERRORS * error:
+        return selected, f"use {selected.name} instead of {reference.name}: {change}"
+    return reference, (
+        f"use {reference.name}: {change} on the held-out half, which is less than a gain of "
+        f"{_MIN_GAIN} nats and {_STANDARD_ERRORS} standard errors"
     )
-
-
-def _best(readouts: Sequence[ScoredReadout]) -> ScoredReadout:
-    return min(readouts, key=lambda readout: readout.selection_loss)
 
 
 def _command(name: str, arguments: argparse.Namespace, step: int, readout: ScoredReadout) -> str:
     """Returns a command line with a read-out."""
     program = arguments.program.rpartition(" ")[0]
-    words = [f"--run={shlex.quote(str(arguments.run))}", f"--step={step}", _weights_option(readout)]
+    words = [f"--run={shlex.quote(str(arguments.run))}", f"--step={step}"]
+    words += [f"--weights={shlex.quote(readout.name)}"]
     words += [f"--trust={shlex.quote(package)}" for package in arguments.trust]
     if readout.weighted_sum.kernel_error:
         words += [f"--max-error={arguments.max_error}", f"--checkpoints={arguments.checkpoints}"]
     return " ".join([program, name, *words])
 
 
-def _weights_option(readout: ScoredReadout) -> str:
-    return f"--weights={shlex.quote(readout.name)}"
-
-
-def _table(stored: Sequence[ScoredReadout], best: Sequence[ScoredReadout]) -> Table:
-    reference = _best(stored)
+def _table(candidates: Sequence[ScoredReadout], reference: ScoredReadout) -> Table:
     losses = numbers("selected on", "measured on", format=".4f")
     others = numbers(f"minus {reference.name}", "kernel error", format=".2%")
     table = Table("", ["weights", *losses, *others])
-    for readout in (*stored, *best):
+    for readout in candidates:
         gap, error = readout.minus(reference)
-        kernel_error = readout.weighted_sum.kernel_error
         table.add_row(
-            _label(readout),
+            readout.name,
             readout.selection_loss,
             readout.loss,
             None if readout is reference else f"{gap:+.4f} ± {error:.4f}",
-            kernel_error or None,
+            readout.weighted_sum.kernel_error or None,
         )
     return table
-
-
-def _label(readout: ScoredReadout, article: str = "") -> str:
-    if readout.name.startswith("mix:"):
-        return f"{article}best weighted sum of {len(readout.weighted_sum.parts)}"
-    return readout.name
 
 
 def draw(
     windows: Sequence[ScoredReadout],
     stored: Sequence[ScoredReadout],
-    best: Sequence[ScoredReadout],
+    best: ScoredReadout | None,
     title: str,
 ) -> Figure:
     """Draws the loss against f on both halves of the validation windows.
 
-    `windows` are over a grid of f; `best` is the best window, if any, followed by sums.
+    `windows` are over a grid of f; `best` is the best of them and of the parabola's vertex.
     """
     figure = Figure(figsize=(6.4, 4.4), layout="constrained")
     axes = figure.add_subplot()
@@ -169,13 +156,9 @@ def draw(
     axes.plot(fs, [x.selection_loss for x in windows], ":", color="#999999", label="selected on")
     averages = {_f(x): x.loss for x in stored if x.name.startswith("f")}
     axes.plot([*averages], [*averages.values()], "o", color=figure_style.BLUE, label="stored")
-    for readout in best:
-        if readout.name.startswith("f="):
-            f, style = _f(readout), {"color": figure_style.VERMILION, "markersize": 12}
-            axes.plot(f, readout.loss, "*", label=f"best f = {f:.3g}", **style)
-        else:
-            color = figure_style.GREEN if readout is best[-1] else figure_style.PURPLE
-            axes.axhline(readout.loss, color=color, linestyle="--", label=_label(readout))
+    if best:
+        style = {"color": figure_style.VERMILION, "markersize": 12}
+        axes.plot(_f(best), best.loss, "*", label=f"best f = {_f(best):.3g}", **style)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
     axes.set_xlabel("f (the half-life is 1/f of the run)")
