@@ -65,14 +65,15 @@ def run(arguments: argparse.Namespace) -> int:
     stored = [search.score(label) for label in saved.labels]
     windows = search.score_growing_windows(grid)
     best = search.best_growing_window(windows) if len(windows) > 2 else None
-    candidates = [*stored, *([best] if best else [])]
+    found = [best] if best else []
     reference = default_average(stored, saved.growing_windows)
-    console.print(_table(candidates, reference))
+    console.print(_table([*stored, *found], reference))
     figure = draw(windows, stored, best, f"{saved.config.name}, step {saved.step:,}")
     for kind in ("png", "pdf"):
         path = figure_style.save(figure, output / f"readout_{saved.step}.{kind}")
         console.print(f"wrote {path}")
-    selected, verdict = judge(reference, candidates)
+    best_stored = min(stored, key=lambda readout: readout.selection_loss)
+    selected, verdict = judge(reference, [best_stored, *found])
     console.print(f"{verdict}:")
     output_option = f"--output={shlex.quote(f'{saved.config.name}-readout')}"
     console.print(f"  {_command('evaluate', arguments, saved.step, selected)}")
@@ -94,21 +95,25 @@ def default_average(
 def judge(
     reference: ScoredReadout, candidates: Sequence[ScoredReadout]
 ) -> tuple[ScoredReadout, str]:
-    """Returns the read-out to use, and why: the reference, unless the selected one is better.
+    """Returns the read-out to use, and why: the reference, unless a candidate is better.
 
-    The candidate with the least loss on the half that selects is better if its gain on the
-    held-out half is 0.005 nats and three standard errors at least.
+    A candidate is better than the read-out before it if its gain on the held-out half is at least
+    0.005 nats and three standard errors. The simplest candidate comes first.
     """
-    selected = min(candidates, key=lambda readout: readout.selection_loss)
-    gap, error = selected.minus(reference)
+    selected = reference
+    for candidate in candidates:
+        gap, error = candidate.minus(selected)
+        if -gap >= _MIN_GAIN and -gap >= _STANDARD_ERRORS * error:
+            selected = candidate
     if selected is reference:
-        return reference, f"use {reference.name}: it has the least loss on the half that selects"
-    change = f"{selected.name} changes its loss by {gap:+.4f} ± {error:.4f} nats"
-    if -gap >= _MIN_GAIN and -gap >= _STANDARD_ERRORS * error:
-        return selected, f"use {selected.name} instead of {reference.name}: {change}"
-    return reference, (
-        f"use {reference.name}: {change} on the held-out half, which is less than a gain of "
-        f"{_MIN_GAIN} nats and {_STANDARD_ERRORS} standard errors"
+        return reference, (
+            f"use {reference.name}: no selected weights are lower by {_MIN_GAIN} nats and "
+            f"{_STANDARD_ERRORS} standard errors on the held-out half"
+        )
+    gap, error = selected.minus(reference)
+    return selected, (
+        f"use {selected.name}: {-gap:.4f} ± {error:.4f} nats below {reference.name} on the "
+        "held-out half"
     )
 
 
@@ -123,11 +128,11 @@ def _command(name: str, arguments: argparse.Namespace, step: int, readout: Score
     return " ".join([program, name, *words])
 
 
-def _table(candidates: Sequence[ScoredReadout], reference: ScoredReadout) -> Table:
+def _table(readouts: Sequence[ScoredReadout], reference: ScoredReadout) -> Table:
     losses = numbers("selected on", "measured on", format=".4f")
     others = numbers(f"minus {reference.name}", "kernel error", format=".2%")
     table = Table("", ["weights", *losses, *others])
-    for readout in candidates:
+    for readout in readouts:
         gap, error = readout.minus(reference)
         table.add_row(
             readout.name,

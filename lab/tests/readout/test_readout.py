@@ -53,15 +53,20 @@ def test_other_weights_are_recommended_for_a_large_gain_that_is_no_noise(gain, e
     change = error * np.sqrt(3) * np.array([1, -1, 1, -1])  # whose standard error is the error
     other = scored("f=30", 2.19, 2.21 - gain + NOISE + change)
     assert other.minus(F25) == pytest.approx((-gain, error))
-    worse = scored("last", 2.3, 2.1 + NOISE)  # which the first half does not select
-    selected, verdict = readout.judge(F25, [worse, F25, other])
+    selected, verdict = readout.judge(F25, [F25, other])
     assert selected.name == recommended
-    assert f"{-gain:+.4f} ± {error:.4f}" in verdict
+    assert ("0.0200 ± 0.0010" in verdict) == (selected is other)
 
 
-def test_f25_is_recommended_where_it_is_selected_or_errors_are_unknown():
-    other = scored("f=30", 2.21, 2.1 + NOISE)
-    assert readout.judge(F25, [F25, other])[0] is F25
+def test_average_that_is_not_stored_must_be_better_than_the_best_stored_weights():
+    change = 1e-3 * np.array([1, -1, 1, -1])
+    stored = scored("f12.5", 2.19, 2.19 + NOISE + change)
+    level, better = (scored("f=13", 2.18, x + NOISE - change) for x in (2.187, 2.17))
+    assert readout.judge(F25, [stored, level])[0] is stored
+    assert readout.judge(F25, [stored, better])[0] is better
+
+
+def test_weights_are_not_recommended_without_a_standard_error():
     f25, other = (scored(x, loss, [loss]) for x, loss in (("f25", 2.2), ("f=30", 2.1)))
     assert readout.judge(f25, [f25, other])[0] is f25
 
