@@ -32,7 +32,8 @@ PLUGIN = Plugin(
             "nats cost.",
         ),
         "readout": _command(
-            "readout.readout_command", "Find the best read-out of a run without training."
+            "readout.readout_command",
+            "Compare f25 with the other weights of a run and with other averages, without training.",
         ),
         "sweep": _command("study.sweep_command", "List or train the runs of a study."),
         "leaderboard": _command(

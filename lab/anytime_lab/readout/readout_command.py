@@ -1,7 +1,7 @@
-"""Compare the weights that a run stores, and averages of other f, without training.
+"""Compare f25 with the other weights of a run and with other averages, without training.
 
-Scores every stored tree and 13 values of f, and draws the loss against f. One half of the
-validation windows selects; the other, held-out half decides whether the selected weights are
+Scores all weights in the checkpoint and 13 values of f, and draws the loss against f. One half of
+the validation windows selects; the other, held-out half decides whether the selected weights are
 recommended instead of f25.
 """
 
