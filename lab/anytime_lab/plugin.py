@@ -33,7 +33,7 @@ PLUGIN = Plugin(
         ),
         "readout": _command(
             "readout.readout_command",
-            "Compare f25 with the other weights of a run and with other averages, without training.",
+            "Compare f25 with the other weights of a run and other averages, without training.",
         ),
         "sweep": _command("study.sweep_command", "List or train the runs of a study."),
         "leaderboard": _command(

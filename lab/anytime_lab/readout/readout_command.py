@@ -1,4 +1,4 @@
-"""Compare f25 with the other weights of a run and with other averages, without training.
+"""Compare f25 with the other weights of a run and other averages, without training.
 
 Scores all weights in the checkpoint and 13 values of f, and draws the loss against f. One half of
 the validation windows selects; the other, held-out half decides whether the selected weights are
