@@ -1,4 +1,4 @@
-"""Search for the best read-out of a trained run: which average, or which weighted sum of averages.
+"""Comparison of f25 with the other weights of a trained run, and with averages of other f.
 
-Begin with `readout_search`; `readout_command` prints and draws what it finds.
+Begin with `readout_search`; `readout_command` decides, and prints and draws what it finds.
 """
