@@ -56,8 +56,10 @@ def make_figure(config: Config, rows: Sequence[Row], trunk: Sequence[Row] = ()) 
     figure = Figure(figsize=(11, 8.4 if sets else 5), layout="constrained")
     panels = figure.subplot_mosaic("ab;cc" if sets else "ab")
     figure.suptitle(f"{config.name}: losses of live weights and averages", parse_math=False)
-    training = "training: batches since the point before; validation text may be harder or easier."
-    figure.supxlabel(f"{define(labels)}\n{training}", fontsize=9)
+    text = "training: batches since the point before; validation text may be harder or easier."
+    if sets:
+        text += "\nvalidation: mean of the sets. NAME@256: the set NAME in windows of 256 tokens."
+    figure.supxlabel(f"{define(labels)}\n{text}", fontsize=9)
     _draw_losses(panels["a"], rows, evaluated)
     _draw_gains(panels["b"], evaluated)
     if sets:
