@@ -5,6 +5,7 @@ Separate from `loss_table`, which every start of a run imports: Matplotlib takes
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -26,7 +27,6 @@ from anytime_jax.config.run_config import Config
 from anytime_jax.storage.paths import storage_path
 
 FILE = "curves.png"
-_FEW_DOUBLINGS = 8
 _TOKENS = "training tokens (millions)"
 
 
@@ -58,7 +58,9 @@ def make_figure(config: Config, rows: Sequence[Row], trunk: Sequence[Row] = ()) 
     figure.suptitle(f"{config.name}: losses of live weights and averages", parse_math=False)
     text = "training: batches since the point before; validation text may be harder or easier."
     if sets:
-        text += "\nvalidation: mean of the sets. NAME@256: the set NAME in windows of 256 tokens."
+        text += (
+            "\nvalidation: the mean of the sets. NAME@LENGTH: a set in windows of LENGTH tokens."
+        )
     figure.supxlabel(f"{define(labels)}\n{text}", fontsize=9)
     _draw_losses(panels["a"], rows, evaluated)
     _draw_gains(panels["b"], evaluated)
@@ -110,7 +112,7 @@ def draw_frame(
     for axis, unit in scales:
         if high < 2 * low:
             axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-        elif high < _FEW_DOUBLINGS * low:
+        elif high < 8 * low:
             axis.set_major_locator(LogLocator(2, (1, 1.5)))
         axis.set_major_formatter(lambda x, _, unit=unit: f"{x:g}{unit}")
     axes.grid(alpha=0.3)
@@ -119,44 +121,43 @@ def draw_frame(
     axes.legend(frameon=False, ncols=columns, columnspacing=1.2, **below)
 
 
-def _millions(rows: Sequence[Row]) -> list[float]:
-    return [row.tokens / 1e6 for row in rows]
+def plot(axes: Axes, points: Sequence[tuple[Row, float]], label: str, **style: Any) -> None:
+    """Draws values at the rows' numbers of tokens."""
+    axes.plot([row.tokens / 1e6 for row, _ in points], [x for _, x in points], label=label, **style)
+
+
+def training_losses(rows: Sequence[Row]) -> list[tuple[Row, float]]:
+    """Returns the rows that have a training loss, with it."""
+    return [(row, row.values["train/loss"]) for row in rows if "train/loss" in row.values]
 
 
 def _draw_losses(
     axes: Axes, rows: Sequence[Row], evaluated: Sequence[tuple[Row, dict[str, float]]]
 ) -> None:
-    trained = [row for row in rows if "train/loss" in row.values]
-    losses = [row.values["train/loss"] for row in trained]
-    axes.plot(_millions(trained), losses, color="0.6", linewidth=0.8, label=f"training, {LIVE}")
+    plot(axes, training_losses(rows), f"training, {LIVE}", color="0.6", linewidth=0.8)
     final = evaluated[-1][1]
     best = min(final, key=lambda label: final[label])
     for label in dict.fromkeys((LIVE, best)):
-        x, y = _points([(row, losses[label]) for row, losses in evaluated if label in losses])
+        points = [(row, losses[label]) for row, losses in evaluated if label in losses]
         style = figure_style.weight_style(label)
-        axes.plot(x, y, marker=".", label=f"validation, {label}", **style)
+        plot(axes, points, f"validation, {label}", marker=".", **style)
     axes.set_ylabel("loss (nats per token; lower is better)")
 
 
 def _draw_sets(axes: Axes, rows: Sequence[Row], sets: Sequence[str]) -> None:
     names = list(dict.fromkeys(name.partition("@")[0] for name in sets))
     for name in sets:
-        evaluated = evaluated_rows(rows, name)
         plain, _, length = name.partition("@")
         color, line = figure_style.PALETTE[names.index(plain) % 6], "--" if length else "-"
-        x, y = _points([(row, losses[LIVE]) for row, losses in evaluated if LIVE in losses])
-        axes.plot(x, y, marker=".", label=name, color=color, linestyle=line)
+        points = [(row, x[LIVE]) for row, x in evaluated_rows(rows, name) if LIVE in x]
+        plot(axes, points, name, marker=".", color=color, linestyle=line)
     axes.set_ylabel(f"loss of {LIVE} on each validation set\n(nats per token; lower is better)")
-
-
-def _points(points: Sequence[tuple[Row, float]]) -> tuple[list[float], list[float]]:
-    return _millions([row for row, _ in points]), [value for _, value in points]
 
 
 def _draw_gains(axes: Axes, evaluated: Sequence[tuple[Row, dict[str, float]]]) -> None:
     axes.axhline(0, label=LIVE, **figure_style.weight_style(LIVE))
     for label in weight_labels(evaluated, LIVE):
-        x, y = _points(gains(evaluated, label))
-        axes.plot(x, y, marker=".", label=label, **figure_style.weight_style(label))
+        style = figure_style.weight_style(label)
+        plot(axes, gains(evaluated, label), label, marker=".", **style)
     axes.set_ylim(gain_limits(evaluated))
     axes.set_ylabel(f"validation loss minus that of {LIVE}\n(nats per token; lower is better)")

@@ -1,6 +1,5 @@
 """Comparison of several runs: their last losses, and their losses after equally many tokens."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -68,16 +67,13 @@ def draw(directory: Path, runs: Sequence[Snapshot]) -> Path:
         if label.startswith("_"):  # the legend leaves such labels out
             label = rf"$\_${label[1:]}"
         color = figure_style.PALETTE[i % 6]
-        trained = [row for row in rows if "train/loss" in row.values]
-        x = [row.tokens / 1e6 for row in trained]
-        y = [row.values["train/loss"] for row in trained]
-        axes.plot(x, y, color=color, linewidth=0.6, alpha=0.5)
+        thin = {"color": color, "linewidth": 0.6, "alpha": 0.5}
+        loss_figure.plot(axes, loss_figure.training_losses(rows), "", **thin)
         depth = 3 - 0.1 * i  # a branch lies under its trunk, where they are equal
+        style = {"color": color, "marker": ".", "zorder": depth}
         for loss, line, weights in ((_live, "-", LIVE), (_best, "--", "best")):
-            x = [row.tokens / 1e6 for row, _ in evaluated]
-            y = [math.nan if (value := loss(z)) is None else value for _, z in evaluated]
-            style = {"color": color, "linestyle": line, "marker": ".", "zorder": depth}
-            axes.plot(x, y, label=f"{label}, {weights}", **style)
+            points = [(row, x) for row, losses in evaluated if (x := loss(losses)) is not None]
+            loss_figure.plot(axes, points, f"{label}, {weights}", linestyle=line, **style)
     axes.set_ylabel(figure_style.LOSS)
     clocks = {run.clock.tokens(run.clock.chinchilla_steps): run.clock for run in runs}
     loss_figure.draw_frame(axes, columns=2, clock=runs[0].clock if len(clocks) == 1 else None)

@@ -172,10 +172,10 @@ def draw(
     axes.plot(fs, [x.loss for x in windows], color=blue, label="average f, on the held-out half")
     label = "average f, on the half that selects"
     axes.plot(fs, [x.selection_loss for x in windows], ":", color="0.6", label=label)
-    averages = {_f(x): x.loss for x in stored if x.name.startswith("f")}
-    axes.plot(
-        [*averages], [*averages.values()], "o", color=blue, label="averages that the run stored"
-    )
+    averages = [x for x in stored if x.name.startswith("f")]
+    style = {"c": [figure_style.weight_style(x.name)["color"] for x in averages], "zorder": 3}
+    points = [_f(x) for x in averages], [x.loss for x in averages]
+    axes.scatter(*points, label="averages that the run stored", **style)
     for readout in best:
         if readout.name.startswith("f="):
             f, style = _f(readout), {"color": figure_style.VERMILION, "markersize": 12}
