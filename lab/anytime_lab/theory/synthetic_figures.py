@@ -15,7 +15,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from anytime_jax import figure_style
-from anytime_jax.averaging import LIVE, Uniform
+from anytime_jax.averaging import Uniform
 from anytime_jax.checks import is_number, require, require_choice, require_count, require_directory
 from anytime_jax.errors import InputError
 from anytime_jax.schedules import Power
@@ -259,7 +259,7 @@ def _plot_averages(config: FigureConfig, noise: float, runs: Sequence[SelectedRu
                 late = run.steps >= config.select_at / 50
                 with np.errstate(invalid="ignore"):  # both may have diverged
                     relative = run.risks[late] / curves[RUNNING].risks[late]
-                style = figure_style.weight_style(LIVE if label == RUNNING else label)
+                style = figure_style.weight_style(label)
                 panel.plot(run.steps[late], relative, label=label, lw=1.2, **style)
             panel.axvline(config.select_at, color="0.6", lw=0.8, ls=":")
             schedule_styles.plain_log_ticks(panel)

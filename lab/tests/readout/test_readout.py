@@ -33,7 +33,7 @@ def test_best_readout_is_printed_and_drawn(trained, command, tmp_path, monkeypat
     assert max(map(float, sums)) <= min(stored) + 1e-4
     # The printed commands can be used as they are.
     line = next(line for line in out.splitlines() if " evaluate " in line)
-    words = shlex.split(line)[4:]
+    words = shlex.split(line)[2:]  # after `anytime evaluate`
     name = next(word for word in words if word.startswith("--weights=")).partition("=")[2]
     assert f": --weights={shlex.quote(name)}\n" in out
     options = argument_parser.parse(evaluate, "evaluate", words)
