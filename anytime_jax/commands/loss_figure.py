@@ -106,7 +106,8 @@ def draw_frame(
     scales = [(axes.xaxis, "")]
     if clock is not None:
         budget = clock.tokens(clock.chinchilla_steps) / 1e6
-        upper = axes.secondary_xaxis("top", functions=(lambda x: x / budget, lambda x: x * budget))
+        scale: Any = (lambda x: x / budget, lambda x: x * budget)
+        upper = axes.secondary_xaxis("top", functions=scale)
         upper.set_xscale("log", base=2)
         scales.append((upper.xaxis, "x"))
     for axis, unit in scales:

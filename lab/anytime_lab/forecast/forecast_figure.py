@@ -53,7 +53,9 @@ def _draw(axes: Axes, subject: Subject, forecast: RunForecast) -> None:
     _draw_past(axes, forecast, styles, place)
     # The law need not pass through the last loss, so it is drawn beside the losses that it fits.
     past = np.unique(np.geomspace(max(now // _PAST, 1), now, _PAST_POINTS).astype(int))
-    fitted = [{label: x.loss for label, x in row.items()} for row in forecast.losses_at(past)]
+    fitted = [
+        {label: x.loss for label, x in row.items()} for row in forecast.losses_at(past.tolist())
+    ]
     for label, style in styles.items():
         losses, low, high = forecast.path[label].T
         x = place(forecast.path_steps)
