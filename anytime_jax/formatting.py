@@ -1,6 +1,7 @@
 """Human-readable counts, durations, byte sizes and differences."""
 
 import re
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,6 +30,11 @@ def format_duration(seconds: float) -> str:
     if whole < 86400:
         return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
     return f"{whole // 86400}d {whole % 86400 // 3600:02d}h"
+
+
+def format_time(seconds: float) -> str:
+    """Formats a time in seconds since 1970: `2026-11-27 20:45 UTC`."""
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
 
 
 def format_bytes(count: float) -> str:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from anytime_jax import __version__
+from anytime_jax.checkpoints import run_json
 from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.storage.files import can_append, read_files
 from anytime_jax.storage.json_files import parse_json
@@ -181,6 +182,19 @@ def read_records(run_dir: str | Path, warn: Callable[[str], None] = lambda text:
             values = {**earlier.values, **line.values} if earlier else line.values
             rows[line.step] = Row(line.step, line.tokens, values)
     return [row for _, row in sorted(rows.items())]
+
+
+def read_trunk(
+    branch: run_json.BranchPoint | None, warn: Callable[[str], None] = lambda text: None
+) -> list[Row]:
+    """Returns the rows of a branch's trunk up to where the branch left it, as far as they exist."""
+    if branch is None:
+        return []
+    trunk = storage_path(branch.from_run)
+    if run_json.is_other_run(trunk, branch.run_id):
+        warn(f"{trunk} is another run now than the trunk: the losses before are left out")
+        return []
+    return [row for row in read_records(trunk, warn) if row.step <= branch.step]
 
 
 def count_before(rows: Sequence[Row], step: int) -> int:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from anytime_jax.averaging import LIVE, label_order
+from anytime_jax.averaging import LIVE, GrowingWindow, is_label, label_order, parse_rule
 from anytime_jax.checkpoints.metric_records import Row
 from anytime_jax.config.clock import Clock
 from anytime_jax.formatting import format_count
@@ -64,6 +64,17 @@ def weight_labels(evaluated: Sequence[tuple[Row, Mapping[str, float]]], *without
     """Returns the weight labels of any of the `evaluated_rows`, the live weights first."""
     labels = {label for _, losses in evaluated for label in losses} - {*without}
     return sorted(labels, key=lambda label: (label != LIVE, label_order(label)))
+
+
+def define(labels: Sequence[str]) -> str:
+    """Says what the live weights are and what one of the growing windows is, f25 if it is there."""
+    text = f"{LIVE}: the live weights, which the optimizer updates"
+    for label in sorted(labels, key=lambda label: label != "f25"):
+        rule = parse_rule(label) if is_label(label) else None
+        if isinstance(rule, GrowingWindow):
+            part = f"in the last 1/{rule.f:g} of the run"
+            return f"{text}. {label}: an average with half of its weight {part}."
+    return f"{text}."
 
 
 def gains(

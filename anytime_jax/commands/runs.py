@@ -7,7 +7,6 @@ status is 1 if a checkpoint is damaged.
 
 import argparse
 import dataclasses
-import datetime
 import importlib.metadata
 import json
 import os
@@ -36,7 +35,7 @@ from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config import settings_reader
 from anytime_jax.config.run_settings import Settings
 from anytime_jax.errors import InputError
-from anytime_jax.formatting import format_bytes, format_count
+from anytime_jax.formatting import format_bytes, format_count, format_time
 from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.storage.files import file_versions, find_named, list_files
 from anytime_jax.storage.json_files import json_digest, load_json
@@ -249,8 +248,7 @@ def _inspect(
         )
         return _Listed(entry, size, f"DAMAGED: {reason}", is_damaged=True)
     if verify:
-        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-        note = {"when": now, "files": files}
+        note = {"when": format_time(time.time()), "files": files}
     state = "no"
     if note is not None:
         is_same = note.get("files") == files

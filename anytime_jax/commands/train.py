@@ -21,7 +21,7 @@ from rich.console import Console
 from anytime_jax import plugins
 from anytime_jax.checkpoints import run_json
 from anytime_jax.checkpoints.checkpoint_listing import describe_latest
-from anytime_jax.checkpoints.metric_records import Row, read_records
+from anytime_jax.checkpoints.metric_records import Row, read_records, read_trunk
 from anytime_jax.checkpoints.save_event_loop import EventLoopPolicy
 from anytime_jax.commands import config_file, config_help, loss_table, standard_streams
 from anytime_jax.commands.rich_console import open_console
@@ -246,8 +246,9 @@ def _draw_curves(config: Config, rows: Sequence[Row]) -> Path | None:
         # Matplotlib takes half a second to import, which the first update need not wait.
         from anytime_jax.commands import loss_figure
 
-        stages = [config.clock.tokens(x.step) for x in config.run_stages[1:]]
-        return loss_figure.draw(config.directory, config.name, rows, stages)
+        run_file = run_json.read_run_file(storage_path(config.directory))
+        trunk = read_trunk(run_file.branch) if run_file else []
+        return loss_figure.draw(config.directory, config, rows, trunk)
     except Exception as error:  # Matplotlib or the disk failed; the run itself has ended well
         reason = f"{type(error).__name__}: {error}"
         print(f"the curves could not be drawn in {config.directory}: {reason}", flush=True)

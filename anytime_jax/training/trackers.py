@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from anytime_jax.averaging import LIVE
 from anytime_jax.checkpoints import run_json
 from anytime_jax.config.run_config import Config
 from anytime_jax.config.run_settings import LogConfig
@@ -65,6 +66,11 @@ class _TensorBoard:
         settings = json.dumps(config.to_dict(), indent=1)
         # Of the step at which this start began, so that the settings of earlier ones stay.
         self._add(from_step, summary=summary.text("settings", f"```json\n{settings}\n```"))
+        # On the page Custom Scalars, all weights are in one chart; tags are regular expressions.
+        charts = {"all weights": ["Multiline", ["^eval/[^/]+/loss$"]]}
+        if len(config.sets) > 1:
+            charts[f"{LIVE}, each set"] = ["Multiline", [f"^eval/[^/]+/{LIVE}/loss$"]]
+        self._add(from_step, summary=summary.custom_scalars({"validation loss": charts}))
 
     def write(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
         del tokens

@@ -15,6 +15,7 @@ equally many tokens; the page and a figure are written with --output only.
 """
 
 import argparse
+import json
 import shlex
 import time
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from rich.console import Console
 from anytime_jax.commands import argument_parser, config_file, loss_figure
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config.kinds import Trust
+from anytime_jax.config.run_config import Config
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count
 from anytime_jax.storage.atomic import atomic_write
@@ -160,7 +162,7 @@ def _write_run(
         parts += _attempt(failure, lambda: _draw_curves(snapshot, directory))
         parts += _attempt("no forecast", lambda: _forecast(snapshot.run_dir, directory, trust))
     version = snapshot.rows[-1].step if snapshot.rows else 0
-    body = "".join(_to_html(part, version) for part in parts)
+    body = "".join(_to_html(part, version) for part in parts) + _settings_html(snapshot.config)
     page = html_page.make_page(snapshot.name, body, _RELOAD_SECONDS if watch else None)
     failure = f"the page could not be written to {directory} (give another as --output)"
     failed = _attempt(failure, lambda: _write(directory, page))
@@ -179,7 +181,7 @@ def _attempt(failure: str, make: Callable[[], list[Part]]) -> list[Part]:
 
 
 def _draw_curves(snapshot: Snapshot, directory: Path) -> list[Part]:
-    figure = loss_figure.draw(directory, snapshot.name, snapshot.rows)
+    figure = loss_figure.draw(directory, snapshot.config, snapshot.rows, snapshot.trunk)
     return [] if figure is None else [figure]
 
 
@@ -201,6 +203,27 @@ def _to_html(part: Part, version: int) -> str:
     if isinstance(part, str):
         return f'<p class="state">{escape(part)}</p>\n'
     return f'<img src="{part.name}?{version}" alt="{escape(part.stem)}">\n'
+
+
+def _settings_html(config: Config) -> str:
+    """The settings that matter most, and all of them to be unfolded."""
+    settings, clock = config.to_dict(), config.clock
+    kinds = {name: settings[name]["kind"] for name in ("model", "optimizer", "schedule")}
+    table = Table("", ["setting", "value"])
+    size = f"{config.model.layers} layers of width {config.model.width}"
+    table.add_row("model", f"{kinds['model']}, {size}")
+    budget = format_count(clock.tokens(clock.chinchilla_steps))
+    table.add_row("1x, a Chinchilla budget", f"{budget} tokens")
+    batch = f"{format_count(clock.tokens_per_step)} tokens in windows of {clock.length}"
+    table.add_row("batch", batch)
+    table.add_row("optimizer", kinds["optimizer"])
+    table.add_row("rate", f"{kinds['schedule']}, at most {config.learning_rate.peak:g}")
+    table.add_row("data", ", ".join(config.sources.values()))
+    content = escape(json.dumps(settings, indent=1, default=str))
+    return (
+        f'<h2>Settings</h2>\n<div class="table">{to_html(table)}</div>\n'
+        f"<details><summary>all, of the last start</summary><pre>{content}</pre></details>\n"
+    )
 
 
 def _write(directory: Path, page: str) -> list[Part]:

@@ -1,6 +1,5 @@
 """Comparison of several runs: their last losses, and their losses after equally many tokens."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from anytime_jax import figure_style
 from anytime_jax.averaging import LIVE
 from anytime_jax.checkpoints.run_json import is_same_evaluation, read_run_file
 from anytime_jax.commands import loss_figure
-from anytime_jax.commands.loss_table import weight_labels
+from anytime_jax.commands.loss_table import evaluated_rows, weight_labels
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count
 from anytime_jax.storage.paths import storage_path
@@ -54,21 +53,32 @@ def describe(runs: Sequence[Snapshot]) -> Iterator[str | Table]:
 
 
 def draw(directory: Path, runs: Sequence[Snapshot]) -> Path:
-    """Draws the losses of the live and of the best weights of each run; returns the path."""
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    """Draws the losses of the live and of the best weights of each run; returns the path.
+
+    A branch is drawn with its trunk. Thin lines are training losses.
+    """
+    figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.add_subplot()
+    axes.set_title("runs compared: validation loss of the live and of the best weights")
     for i, (name, run) in enumerate(_by_name(runs).items()):
+        rows = loss_figure.late_rows([*run.trunk, *run.rows])
+        evaluated = evaluated_rows(rows)
+        label = name.replace("$", r"\$")  # not mathematics
+        if label.startswith("_"):  # the legend leaves such labels out
+            label = rf"$\_${label[1:]}"
+        color = figure_style.PALETTE[i % 6]
+        thin = {"color": color, "linewidth": 0.6, "alpha": 0.5}
+        loss_figure.plot(axes, loss_figure.training_losses(rows), "", **thin)
+        depth = 3 - 0.1 * i  # a branch lies under its trunk, where they are equal
+        style = {"color": color, "marker": ".", "zorder": depth}
         for loss, line, weights in ((_live, "-", LIVE), (_best, "--", "best")):
-            evaluated = [(row, losses) for row, losses in run.evaluated if row.tokens]
-            x = [row.tokens / 1e6 for row, _ in evaluated]
-            y = [math.nan if (value := loss(z)) is None else value for _, z in evaluated]
-            label = f"{name}, {weights}".replace("$", r"\$")  # not mathematics
-            if label.startswith("_"):  # the legend leaves such labels out
-                label = rf"$\_${label[1:]}"
-            color = figure_style.PALETTE[i % 6]
-            axes.plot(x, y, marker=".", color=color, linestyle=line, label=label)
-    axes.set_ylabel("validation loss (nats per token)")
-    loss_figure.draw_frame(axes, columns=2)
+            points = [(row, x) for row, losses in evaluated if (x := loss(losses)) is not None]
+            loss_figure.plot(axes, points, f"{label}, {weights}", linestyle=line, **style)
+    axes.set_ylabel(figure_style.LOSS)
+    clocks = {run.clock.tokens(run.clock.chinchilla_steps): run.clock for run in runs}
+    loss_figure.draw_frame(axes, columns=2, clock=runs[0].clock if len(clocks) == 1 else None)
+    text = f"{LIVE}: the live weights; best: the weights with the lowest loss at each evaluation; "
+    figure.supxlabel(f"{text}thin: training batches", fontsize=9)
     return figure_style.save(figure, storage_path(directory) / FILE, dpi=140)
 
 

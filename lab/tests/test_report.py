@@ -145,6 +145,10 @@ def test_page_of_a_run_is_well_formed_and_shows_what_is_printed(tmp_path, comman
     assert "±" in text
     assert "0000.jsonl" in text
     assert "refresh" not in text
+    assert "<td>inverse_sqrt, at most " in text or "<td>constant, at most " in text
+    assert "&quot;microbatches&quot;" in text  # with all settings, and with when it was made
+    assert re.search(r"Written at \d{4}-\d\d-\d\d \d\d:\d\d UTC", text)
+    assert "half of its weight in the last 1/25" in text
 
 
 def test_page_is_written_again_until_ctrl_c(tmp_path, meanwhile, command):

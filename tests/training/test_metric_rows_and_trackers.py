@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import small_run
 from run_files import run_file
-from tensorboardX.proto import event_pb2
+from tensorboardX.proto import event_pb2, layout_pb2
 
 from anytime_jax.checkpoints import run_json
 from anytime_jax.config import run_config
@@ -197,11 +197,27 @@ def test_tensorboard_has_the_values(tmp_path):
     writer.close()
     (file,) = (tmp_path / "tensorboard").iterdir()
     values = {"train/loss": 5.5, "lr": 0.25, "eval/f25/loss": 5.25}
-    (step, text), *scalars = read_events(file)
+    (step, text), _, *scalars = read_events(file)
     assert [(s, x.tag, x.simple_value) for s, x in scalars] == [(3, *x) for x in values.items()]
     (settings,) = text.tensor.string_val
     config = run_config.build(json.loads(settings.decode().strip("`json\n")), trust=NOBODY)
     assert (step, text.tag, config) == (2, "settings/text_summary", opened)
+
+
+def test_tensorboard_has_one_chart_of_all_weights_at_every_start(tmp_path):
+    sources = {name: (f"data/{name}", 0.5) for name in ("a", "b")}
+    several = small_run.config(tmp_path, log__tensorboard=True, data__mixture=sources)
+    for from_step in (0, 4):
+        (writer,) = open_trackers(several, from_step, pytest.fail)
+        writer.close()
+        *_, (step, layout) = read_events(max((tmp_path / "tensorboard").iterdir()))
+        assert (step, layout.tag) == (from_step, "custom_scalars__config__")
+        (category,) = layout_pb2.Layout.FromString(layout.tensor.string_val[0]).category
+        (means,), (live,) = (chart.multiline.tag for chart in category.chart)
+        assert all(re.match(means, f"eval/{label}/loss") for label in ("last", "f25"))
+        assert re.match(live, "eval/a/last/loss")
+        assert not any(re.match(means, x) for x in ("eval/a/f25/loss", "train/loss"))
+        assert not any(re.match(live, x) for x in ("eval/a/f25/loss", "eval/last/loss"))
 
 
 def test_run_of_wandb_belongs_to_the_directory(tmp_path, monkeypatch):

@@ -14,12 +14,14 @@ from matplotlib.figure import Figure
 from anytime_jax import figure_style
 from anytime_jax.averaging import LIVE
 from anytime_jax.commands.loss_figure import draw_frame
+from anytime_jax.commands.loss_table import define
 from anytime_jax.storage.paths import storage_path
 from anytime_lab import schedule_styles
 from anytime_lab.forecast.forecast_subject import Subject
 from anytime_lab.forecast.run_forecast import FARTHEST, Estimate, RunForecast
 
 FILE = "forecast.png"
+_PAST_POINTS = 17  # points of a fitted curve
 _PAST = 4  # the figure begins where the run was shorter by this factor
 
 
@@ -34,6 +36,7 @@ def make_figure(subject: Subject, forecast: RunForecast) -> Figure:
     """Returns the figure of a forecast."""
     figure = Figure(figsize=(8, 5), layout="constrained")
     figure.suptitle(f"{subject.name}: forecast with 80% intervals", parse_math=False)
+    figure.supxlabel(define([forecast.label]), fontsize=9)
     _draw(figure.subplots(), subject, forecast)
     return figure
 
@@ -46,21 +49,28 @@ def _draw(axes: Axes, subject: Subject, forecast: RunForecast) -> None:
 
     now = forecast.history.step
     best = forecast.label
-    colors = {LIVE: "black", best: figure_style.BLUE if best != LIVE else "black"}
-    _draw_past(axes, forecast, colors, place)
-    for label, color in colors.items():
+    styles = {label: figure_style.weight_style(label) for label in (LIVE, best)}
+    _draw_past(axes, forecast, styles, place)
+    # The law need not pass through the last loss, so it is drawn beside the losses that it fits.
+    past = np.unique(np.geomspace(max(now // _PAST, 1), now, _PAST_POINTS).astype(int))
+    fitted = [
+        {label: x.loss for label, x in row.items()} for row in forecast.losses_at(past.tolist())
+    ]
+    for label, style in styles.items():
         losses, low, high = forecast.path[label].T
         x = place(forecast.path_steps)
-        axes.plot(x, losses, color=color, linestyle="--", label=f"{label}, forecast")
-        axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
+        fit = [row[label] for row in fitted]
+        text = f"{label}, fit and forecast"
+        axes.plot([*place(past), *x], [*fit, *losses], label=text, **style)
+        axes.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
     rows = [row for row in forecast.rows if row.step > now]
     percent = f"{100 * forecast.plan.fraction:.3g}%"
-    for ends, kind, label, shift in (
-        ([row.decayed for row in rows], "wsd", f"decay of last {percent}", 1 / 1.02),
-        ([row.cosine for row in rows], "cosine", "cosine of that length", 1.02),
+    for ends, kind, label, width in (
+        ([row.decayed for row in rows], "wsd", f"if the last {percent} is a decay", 4),
+        ([row.cosine for row in rows], "cosine", "a cosine run of that length", 1),
     ):
         points = [(row.step, x) for row, x in zip(rows, ends, strict=True) if x is not None]
-        _draw_ends(axes, place, points, kind, label, shift)
+        _draw_ends(axes, place, points, kind, label, width)
     axes.axvline(float(place(np.array([now]))[0]), color="0.5", linewidth=0.8)
     last = max(row.step for row in rows)
     first, farthest, end = place(np.array([now / _PAST, FARTHEST * now, last])) * [1 / 1.05, 1, 1.1]
@@ -68,22 +78,28 @@ def _draw(axes: Axes, subject: Subject, forecast: RunForecast) -> None:
         style = {"facecolor": "0.92", "edgecolor": "none", "zorder": 0}
         axes.axvspan(farthest, end, label="not calibrated", **style)
     axes.set_xlim(first, end)
-    axes.set_ylabel("loss (nats per token)")
-    draw_frame(axes, "training tokens (millions)" if subject.has_tokens else "steps", columns=3)
+    axes.set_ylabel("loss (nats per token; lower is better)")
+    if subject.has_tokens:
+        draw_frame(axes, columns=3, clock=None if subject.is_log else subject.clock)
+    else:
+        draw_frame(axes, "steps", columns=3)
 
 
 def _draw_past(
     axes: Axes,
     forecast: RunForecast,
-    colors: Mapping[str, str],
+    styles: Mapping[str, Mapping[str, Any]],
     place: Callable[[np.ndarray], np.ndarray],
 ) -> None:
     history = forecast.history
     recent = history.last >= history.step / _PAST
     labels = np.array(history.labels)
     kinds: list[tuple[str, bool, dict[str, Any]]] = [
-        (LIVE, True, {"color": "0.6", "linewidth": 0.8, "label": "training"}),
-        *((x, False, {"color": colors[x], "marker": ".", "label": x}) for x in colors),
+        (LIVE, True, {"color": "0.6", "linewidth": 0.8, "label": f"{LIVE}, training batches"}),
+        *(
+            (x, False, {**style, "linestyle": "none", "marker": ".", "label": f"{x}, measured"})
+            for x, style in styles.items()
+        ),
     ]
     for label, training, style in kinds:
         kept = recent & (labels == label) & (history.training == training)
@@ -98,14 +114,15 @@ def _draw_ends(
     points: list[tuple[int, Estimate]],
     kind: str,
     label: str,
-    shift: float,
+    width: float,
 ) -> None:
-    """Draws losses with their intervals, shifted a little sideways to keep them apart."""
+    """Draws losses with their intervals, as bars of a width that keeps two kinds apart."""
     if not points:
         return
     style = schedule_styles.schedule_style(kind)
-    style["linestyle"] = "none"
+    style |= {"linestyle": "none", "elinewidth": width}
+    style |= {"markerfacecolor": "none", "markersize": 11} if width > 1 else {}
     losses = np.array([x.loss for _, x in points])
     errors = [losses - [x.low for _, x in points], np.array([x.high for _, x in points]) - losses]
-    x = place(np.array([step for step, _ in points])) * shift
-    axes.errorbar(x, losses, errors, capsize=3, label=label, **style)
+    x = place(np.array([step for step, _ in points]))
+    axes.errorbar(x, losses, errors, label=label, **style)

@@ -10,7 +10,7 @@ import numpy as np
 
 from anytime_jax.averaging import LIVE
 from anytime_jax.checkpoints import run_json
-from anytime_jax.checkpoints.metric_records import Row, read_records
+from anytime_jax.checkpoints.metric_records import Row, read_records, read_trunk
 from anytime_jax.checkpoints.run_json import Evaluation
 from anytime_jax.commands.loss_table import evaluated_rows
 from anytime_jax.config.kinds import NOBODY, Trust
@@ -52,14 +52,9 @@ def read(
     """
     config, run_file = run_json.read_run(str(run_dir), "--run", trust)
     recorded = [(row, run_file) for row in read_records(run_dir, warn)]
-    if (branch := run_file.branch) is not None:
-        trunk = storage_path(branch.from_run)
-        if run_json.is_other_run(trunk, branch.run_id):
-            warn(f"{trunk} is another run now than the trunk: the losses before are left out")
-        else:
-            trunk_file = run_json.read_run_file(trunk)
-            before = [row for row in read_records(trunk, warn) if row.step <= branch.step]
-            recorded = [*((row, trunk_file) for row in before), *recorded]
+    if (branch := run_file.branch) and (before := read_trunk(branch, warn)):
+        trunk_file = run_json.read_run_file(storage_path(branch.from_run))
+        recorded = [*((row, trunk_file) for row in before), *recorded]
     last = run_file.evaluation_at(math.inf)
     rows = [_comparable(row, x.evaluation_at(row.step) if x else None, last) for row, x in recorded]
     total, left = len(evaluated_rows([row for row, _ in recorded])), len(evaluated_rows(rows))

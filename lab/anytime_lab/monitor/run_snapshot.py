@@ -10,10 +10,11 @@ from pathlib import Path
 from anytime_jax.averaging import LIVE
 from anytime_jax.checkpoints import metric_records, run_json, run_ownership
 from anytime_jax.checkpoints.metric_records import Row
-from anytime_jax.commands.loss_table import evaluated_rows, loss_table
+from anytime_jax.commands.loss_table import define, evaluated_rows, loss_table, weight_labels
 from anytime_jax.config.clock import Clock
 from anytime_jax.config.kinds import NOBODY, Trust
-from anytime_jax.formatting import format_count, format_duration
+from anytime_jax.config.run_config import Config
+from anytime_jax.formatting import format_count, format_duration, format_time
 from anytime_jax.storage.files import file_versions
 from anytime_jax.storage.paths import storage_path
 from anytime_jax.tables import Table
@@ -32,8 +33,9 @@ class Snapshot:
 
     Attributes:
       name: name of the run.
-      horizon: the step at which its schedule ends; None without a horizon.
+      config: its settings at the last start.
       rows: its records.
+      trunk: the records of the trunk of a branch, up to where the branch left it.
       warnings: a line for each damaged part of the records.
       change: time of the last write to the records, in seconds since 1970, and their size.
       next_reading: when the records may be read again, by `time.monotonic`.
@@ -43,14 +45,19 @@ class Snapshot:
 
     run_dir: Path
     name: str
-    clock: Clock
-    horizon: int | None
+    config: Config
     rows: list[Row]
+    trunk: list[Row]
     warnings: list[str]
     change: tuple[float, int]
     next_reading: float
     is_training: bool | None
     time: float
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of the run."""
+        return self.config.clock
 
     @functools.cached_property
     def evaluated(self) -> list[tuple[Row, dict[str, float]]]:
@@ -74,15 +81,17 @@ class Snapshot:
         return f"{self.name} at {self.clock.describe(self.rows[-1].step)}, in {self.run_dir}"
 
     def describe_process(self) -> str:
-        """Says whether a process trains the run, and how old its last record is."""
-        age = "" if not self.rows else format_duration(max(self.time - self.change[0], 0.0))
+        """Says whether a process trains the run, and when its last record was written."""
+        horizon = self.config.horizon
         if self.is_training:
-            return f"training; last record {age} ago" if age else "training"
-        if self.is_training is None and age:
-            return f"last record {age} ago; in a bucket nobody can tell whether a process trains it"
-        if self.rows and self.horizon is not None and self.rows[-1].step >= self.horizon:
-            return f"finished at its horizon {age} ago"
-        return f"no process has trained it for {age}" if age else "no process trains it"
+            state = "training"
+        elif self.rows and horizon is not None and self.rows[-1].step >= horizon:
+            state = "finished at its horizon"
+        elif self.is_training is None:
+            state = "in a bucket, where nobody can tell whether a process trains it"
+        else:
+            state = "no process trains it"
+        return f"{state}; last record at {format_time(self.change[0])}" if self.rows else state
 
     def describe_training(self) -> str | None:
         """Describes loss, rate, speed and the time to the next doubling, if recorded."""
@@ -124,6 +133,7 @@ def describe(snapshot: Snapshot, after: int = -1) -> Iterator[str | Table]:
     evaluated = [(row, losses) for row, losses in snapshot.evaluated if row.step > after]
     if evaluated:
         yield loss_table(snapshot.clock, evaluated[-_EVALUATIONS:])
+        yield f"  {define(weight_labels(evaluated))}"
     if evaluated or (snapshot.rows and not snapshot.evaluated):
         yield f"  {snapshot.describe_best()}"
     yield from snapshot.warnings
@@ -150,8 +160,8 @@ def take(run_dir: str | Path, previous: Snapshot | None = None, trust: Trust = N
     rows = metric_records.read_records(run_dir, warnings.append)
     seconds = time.thread_time() - start
     next_reading = now + (_REST * seconds if seconds > _SHORT else 0.0)
-    horizon = config.horizon
-    read = (run_dir, run_file.name, config.clock, horizon, rows, warnings, change, next_reading)
+    trunk = metric_records.read_trunk(run_file.branch, warnings.append)
+    read = (run_dir, run_file.name, config, rows, trunk, warnings, change, next_reading)
     return Snapshot(*read, is_training=is_training, time=time.time())
 
 

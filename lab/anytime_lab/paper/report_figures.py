@@ -117,10 +117,9 @@ def draw_cosine_transfer(
     """
     figure, (axes,) = _subplots(5.4, 4.2)
     greys = np.linspace(0.72, 0.25, len(cosines))
-    dashes = (*figure_style.DASHES[:4], (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
     longer = [(horizon, losses) for horizon, losses in sorted(cosines.items()) if len(losses) > 1]
     for i, (horizon, losses) in enumerate(longer):
-        style = {"ls": dashes[i % 6], "color": str(greys[i])}
+        style = {"ls": figure_style.DASHES[i % 6], "color": str(greys[i])}
         axes.plot(*_xy(losses), ".", label=f"cosine tuned for {horizon:g}×", **style)
     style = schedule_styles.schedule_style(COSINE)
     axes.plot(*_xy(envelope), label="cosine envelope", zorder=5, **style)

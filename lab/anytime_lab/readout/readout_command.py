@@ -21,6 +21,7 @@ from anytime_jax.errors import InputError
 from anytime_jax.storage.files import make_writable_directory
 from anytime_jax.tables import Table, numbers
 from anytime_jax.weights import saved_run
+from anytime_lab import schedule_styles
 from anytime_lab.readout.readout_search import ReadoutSearch, ScoredReadout, growing_window_grid
 
 EXAMPLES = ("--run=runs/quickstart",)
@@ -68,7 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
     found = [best] if best else []
     reference = default_average(stored, saved.growing_windows)
     console.print(_table([*stored, *found], reference))
-    figure = draw(windows, stored, best, f"{saved.config.name}, step {saved.step:,}")
+    figure = draw(
+        windows, stored, best, f"{saved.config.name}, step {saved.step:,}: loss by average"
+    )
     for kind in ("png", "pdf"):
         path = figure_style.save(figure, output / f"readout_{saved.step}.{kind}")
         console.print(f"wrote {path}")
@@ -154,23 +157,28 @@ def draw(
 
     `windows` are over a grid of f; `best` is the best of them and of the parabola's vertex.
     """
-    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
+    figure = Figure(figsize=(7.2, 5), layout="constrained")
     axes = figure.add_subplot()
     fs = [_f(x) for x in windows]
-    axes.plot(fs, [x.loss for x in windows], "-", color=figure_style.BLUE, label="measured on")
-    axes.plot(fs, [x.selection_loss for x in windows], ":", color="#999999", label="selected on")
-    averages = {_f(x): x.loss for x in stored if x.name.startswith("f")}
-    axes.plot([*averages], [*averages.values()], "o", color=figure_style.BLUE, label="stored")
+    blue = figure_style.BLUE
+    axes.plot(fs, [x.loss for x in windows], color=blue, label="average f, on the held-out half")
+    label = "average f, on the half that selects"
+    axes.plot(fs, [x.selection_loss for x in windows], ":", color="0.6", label=label)
+    averages = [x for x in stored if x.name.startswith("f")]
+    style = {"c": [figure_style.weight_style(x.name)["color"] for x in averages], "zorder": 3}
+    points = [_f(x) for x in averages], [x.loss for x in averages]
+    axes.scatter(*points, label="averages that the run stored", **style)
     if best:
         style = {"color": figure_style.VERMILION, "markersize": 12}
-        axes.plot(_f(best), best.loss, "*", label=f"best f = {_f(best):.3g}", **style)
+        label = f"best f = {_f(best):.3g} of the half that selects"
+        axes.plot(_f(best), best.loss, "*", label=label, **style)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
-    axes.set_xlabel("f (the half-life is 1/f of the run)")
-    axes.set_ylabel("validation loss (nats per token)")
+    axes.set_xlabel("f: the average has half of its weight in the last 1/f of the run")
+    axes.set_ylabel(figure_style.LOSS)
     axes.set_title(title)
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+    schedule_styles.legend_below(figure, axes, columns=2)
     return figure
 
 

@@ -251,8 +251,6 @@ def _plot_averages(config: FigureConfig, noise: float, runs: Sequence[SelectedRu
     rows = list(itertools.product(config.source_ratio, config.schedules))
     title, y_label = "every average over the running one", "risk / risk of the running average"
     figure, axes = _panels(config, len(rows), noise, title, y_label)
-    labels = list(dict.fromkeys(run.average for run in runs))
-    shades = dict(zip(labels, schedule_styles.shades(len(labels), 0.95), strict=True))
     for k, (ratio, name) in enumerate(rows):
         for panel, a in zip(axes[k], config.capacity, strict=True):
             key = a, a * ratio, name
@@ -261,8 +259,8 @@ def _plot_averages(config: FigureConfig, noise: float, runs: Sequence[SelectedRu
                 late = run.steps >= config.select_at / 50
                 with np.errstate(invalid="ignore"):  # both may have diverged
                     relative = run.risks[late] / curves[RUNNING].risks[late]
-                color = "black" if label == RUNNING else shades[label]
-                panel.plot(run.steps[late], relative, color=color, label=label, lw=1.2)
+                style = figure_style.weight_style(label)
+                panel.plot(run.steps[late], relative, label=label, lw=1.2, **style)
             panel.axvline(config.select_at, color="0.6", lw=0.8, ls=":")
             schedule_styles.plain_log_ticks(panel)
             schedule = schedule_styles.schedule_name(name)

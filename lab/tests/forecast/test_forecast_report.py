@@ -74,7 +74,10 @@ def test_figure_is_drawn_into_the_directory(made, tmp_path):
     assert file == tmp_path / "forecast.png"
     (axes,) = forecast_figure.make_figure(*made).axes
     words = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert {"training", "last", "f25", "f25, forecast", "not calibrated"} <= set(words)
+    assert {"f25, measured", "f25, fit and forecast", "not calibrated"} <= set(words)
+    lines = {line.get_label(): line.get_xdata() for line in axes.lines}
+    begin = lines["f25, measured"].min()  # the fit is drawn beside the losses, and goes on
+    assert lines["f25, fit and forecast"].min() <= begin < lines["f25, fit and forecast"].max()
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 import dataclasses
 import itertools
 import os
-import time
 
 import pytest
+import synthetic_study
 from synthetic_run import RecordedRun
 
 from anytime_jax.checkpoints import metric_records, run_ownership
@@ -16,15 +16,15 @@ from anytime_lab.monitor import run_snapshot
 def test_process_that_trains_is_told_from_one_that_ended(tmp_path):
     RecordedRun(tmp_path).add(60)
     segment = metric_records.segments(tmp_path)[0]
-    os.utime(segment, (time.time() - 720,) * 2)
+    os.utime(segment, (1e9,) * 2)
     with run_ownership.lock(tmp_path):
         training = run_snapshot.take(tmp_path)
     assert training.is_training
-    assert "12m 00s" in training.describe_process()
+    assert training.describe_process() == "training; last record at 2001-09-09 01:46 UTC"
     assert "1x in" in training.describe_training()
     ended = run_snapshot.take(tmp_path, training)
     assert not ended.is_training
-    assert "12m 00s" in ended.describe_process()
+    assert ended.describe_process().endswith("2001-09-09 01:46 UTC")
     assert " in " not in ended.describe_training()
 
 
@@ -33,6 +33,17 @@ def test_run_at_its_horizon_is_finished(tmp_path):
     assert "horizon" not in run_snapshot.take(tmp_path).describe_process()
     run.add(480)
     assert "horizon" in run_snapshot.take(tmp_path).describe_process()
+
+
+def test_branch_has_the_records_of_its_trunk(tmp_path):
+    """Up to where it leaves the trunk, and not those of another run in its place."""
+    trunk, branch = "constant-peak=0.01", "wsd-peak=0.01-horizon=4x"
+    for name in (trunk, branch):
+        synthetic_study.write_run(synthetic_study.make_study().run(name), tmp_path / name)
+    snapshot = run_snapshot.take(tmp_path / branch)
+    step = snapshot.config.branch_step
+    assert 0 < snapshot.trunk[-1].step <= step < snapshot.rows[0].step
+    assert snapshot.trunk == [x for x in run_snapshot.take(tmp_path / trunk).rows if x.step <= step]
 
 
 def test_records_are_read_again_only_if_they_changed(tmp_path, monkeypatch):
