@@ -109,7 +109,7 @@ class InUseError(InputError):
     """
 
     def __init__(self, name: str, holder: str):
-        super().__init__(f"{name} is in use by another process ({holder}): wait for it, or stop it")
+        super().__init__(f"{name} is in use ({holder}): wait for that process, or stop it")
         self.args = self.name, self.holder = name, holder
 
 

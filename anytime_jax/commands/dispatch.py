@@ -9,6 +9,7 @@ import gc
 import importlib
 import os
 import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -109,10 +110,12 @@ def _find(name: str) -> plugins.Command:
 
 
 def display_path(path: str, name: str) -> str:
-    """Returns the relative path of a program below the working directory, or else its name.
+    """Returns what runs a program in a shell: its name, or its path below the working directory.
 
-    It is quoted for a shell.
+    The path is used where the shell does not find the program by its name.
     """
+    if shutil.which(name) == os.path.abspath(path):
+        return name
     try:
         relative = os.path.relpath(path)
     except OSError:  # the working directory was removed

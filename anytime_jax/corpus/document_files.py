@@ -134,7 +134,7 @@ def read_json_lines(path: str, text_field: str) -> Iterator[str | LeftOut | None
     except ValueError as error:
         if documents or ".jsonl" in path.lower():
             raise reading_error(f"{path} line {number}", error) from error
-        yield LeftOut(f"JSON without a text under {text_field!r} in its first line", path)
+        yield LeftOut(f"JSON whose first line has no text under {text_field!r}", path)
         return
     if not documents:  # as a failed download leaves
         raise InputError(f"{path} holds no document; fetch it again or leave it out")

@@ -48,7 +48,7 @@ def hold(path: Path, name: str) -> Iterator[None]:
     lock = filelock.FileLock(path, timeout=_SECONDS, thread_local=False)
     try:
         lock.acquire()
-        process = f"{socket.gethostname()} {os.getpid()} {time.time():.3f}\n"
+        process = f"process {os.getpid()} on {socket.gethostname()}, since {time.ctime()}\n"
         path.write_text(process, encoding="utf-8")
     except filelock.Timeout as error:
         raise InUseError(name, holder(path)) from error
@@ -69,7 +69,7 @@ def hold(path: Path, name: str) -> Iterator[None]:
 
 
 def holder(path: Path) -> str:
-    """Returns host, process id and time of whoever locked a file last, "" if nobody did."""
+    """Returns process id, host and time of whoever locked a file last, "" if nobody did."""
     with contextlib.suppress(OSError):
         return path.read_text(encoding="utf-8").strip()
     return ""

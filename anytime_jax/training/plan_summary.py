@@ -45,7 +45,7 @@ def _describe_start(plan: Plan) -> Iterator[str]:
     yield from _describe_data(plan)
     end = clock.describe(int(plan.stop)) if math.isfinite(plan.stop) else "no end"
     yield f"from     {clock.describe(plan.step)} to {end}"
-    yield "time     is in every line of progress, at the speed measured so far"
+    yield "time     to the stop is in every line of progress, at the speed since the line before"
     budget, each = clock.chinchilla_tokens, clock.chinchilla_tokens / counts["blocks"]
     yield (
         f"1x       is {format_count(budget)} tokens, {each:.3g} for each parameter of the blocks "

@@ -196,7 +196,7 @@ def _make_builtin(config: Config, say: Callable[[str], None]) -> None:
                 break
             except InUseError as error:
                 if not is_waiting:
-                    say(f"waiting for {error.name}, which another process has ({error.holder})")
+                    say(f"waiting for {error.name}, which is in use ({error.holder})")
                 is_waiting = True
                 time.sleep(_POLL_SECONDS)
     seconds = format_duration(time.monotonic() - start)

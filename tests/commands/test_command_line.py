@@ -92,11 +92,15 @@ def test_overrides_are_separated_from_options():
         argument_parser.parse(dispatch.import_command("train"), "train", ["--config.seed", "1"])
 
 
-def test_program_is_quoted_for_a_shell(tmp_path, monkeypatch):
+def test_program_is_what_a_shell_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "my env" / "python"
     assert dispatch.display_path(str(path), "python") == "'my env/python'"
     assert dispatch.display_path("/elsewhere/python", "python") == "python"
+    path.parent.mkdir()
+    path.touch(0o755)
+    monkeypatch.setenv("PATH", str(path.parent))
+    assert dispatch.display_path(str(path), "python") == "python"
 
 
 @pytest.mark.parametrize(("argv", "status"), [([], 2), (["--help"], 0)])
