@@ -46,7 +46,7 @@ def set_table(clock: Clock, runs: Mapping[str, Sequence[Row]]) -> Table | None:
         if (evaluated := evaluated_rows(rows, name))
     ]
     labels = weight_labels([(row, losses) for _, _, row, losses in lines])
-    title = "last validation loss (nats per token) by set, * the best of each row"
+    title = "validation loss (nats per token) at the end, by set, * the best of each row"
     table = Table(title, ["set", "run", *numbers("budget", *labels)])
     for name, run, row, losses in lines:
         table.add_row(name, run, f"{clock.multiple(row.step):.4g}x", *_marked(losses, labels))

@@ -190,7 +190,7 @@ def _describe_stage(plan: Plan, number: int, stage: RunStage) -> str:
     if before.model.length == stage.model.length:
         return text
     share = _share_seen(plan, number, stage)
-    return f"{text}; {share:.0%} of its tokens were seen in shorter or longer windows"
+    return f"{text}; {share:.0%} of its tokens were read before, in windows of another length"
 
 
 def _share_seen(plan: Plan, number: int, stage: RunStage) -> float:

@@ -60,6 +60,7 @@ def draw(directory: Path, runs: Sequence[Snapshot]) -> Path:
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.add_subplot()
     axes.set_title("runs compared: validation loss of the live and of the best weights")
+    drawn: list[float] = []
     for i, (name, run) in enumerate(_by_name(runs).items()):
         rows = loss_figure.late_rows([*run.trunk, *run.rows])
         evaluated = evaluated_rows(rows)
@@ -74,6 +75,10 @@ def draw(directory: Path, runs: Sequence[Snapshot]) -> Path:
         for loss, line, weights in ((_live, "-", LIVE), (_best, "--", "best")):
             points = [(row, x) for row, losses in evaluated if (x := loss(losses)) is not None]
             loss_figure.plot(axes, points, f"{label}, {weights}", linestyle=line, **style)
+            drawn += [x for _, x in points]
+    if drawn:  # training losses, which begin higher, would press the differences together
+        margin = 0.1 * (max(drawn) - min(drawn)) + 0.005
+        axes.set_ylim(min(drawn) - margin, max(drawn) + margin)
     axes.set_ylabel(figure_style.LOSS)
     clocks = {run.clock.tokens(run.clock.chinchilla_steps): run.clock for run in runs}
     loss_figure.draw_frame(axes, columns=2, clock=runs[0].clock if len(clocks) == 1 else None)
@@ -102,7 +107,7 @@ def _last_table(runs: Sequence[Snapshot], names: Sequence[str]) -> Table:
         *numbers(LIVE, format=".4f"),
     ]
     title = "last evaluation: validation loss of the live weights, and each average minus it"
-    table = Table(title, [*columns, *numbers(*averages, format="+.4f")])
+    table = Table(title, [*columns, *numbers(*averages, format="+z.4f")])
     for name, (row, losses) in zip(names, last, strict=True):
         live = _live(losses)
         gains = (_difference(losses.get(label), live) for label in averages)
@@ -121,7 +126,7 @@ def _table_of_equal_tokens(
     differences = [f"{name} minus {names[0]}" for name in names[1:]]
     columns = [*numbers("tokens"), *numbers(*names, format=".4f")]
     table = Table(
-        f"{what} after equally many tokens", [*columns, *numbers(*differences, format="+.4f")]
+        f"{what} after equally many tokens", [*columns, *numbers(*differences, format="+z.4f")]
     )
     for tokens in shared:
         start, ends = first[tokens], [other.get(tokens) for other in others]

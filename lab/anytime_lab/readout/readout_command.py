@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     name = f"--output={output}" if arguments.output else f"the run's directory, {output},"
     make_writable_directory(output, name)
     tokens = evaluators.describe(arguments.split, parts=2)
-    console.print(f"{saved.title}: selected on {tokens}, measured on as many others")
+    console.print(f"{saved.title}: selected on {tokens}, measured on as many other tokens")
     search = ReadoutSearch(saved, evaluators, limits)
     stored = [search.score(label) for label in saved.labels]
     windows = search.score_growing_windows(grid)
