@@ -44,7 +44,7 @@ def draw(leaderboard: Path) -> Figure:
     figure = Figure(figsize=(11, 4.4), layout="constrained")
     left, right = figure.subplots(1, 2)
     _draw_losses(left, paper_losses.losses()["150M"])
-    label = "cosines tuned for each length"
+    label = "level with the cosines"
     right.axhline(0, color=figure_style.VERMILION, linewidth=1.5, label=label)
     for model, style in {"150M": "o-", "300M": "s--"}.items():
         gaps = paper_losses.differences(model)["constant"]
