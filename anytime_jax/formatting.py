@@ -48,9 +48,14 @@ def format_bytes(count: float) -> str:
 
 def format_differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Returns text about the settings that differ, "" if none do; SHA-256 digests are shortened."""
-    text = "; ".join(
+    differences = (
         f"{name} was {was.get(name, 'not set')!r}, is {now.get(name, 'not set')!r}"
         for name in sorted(was.keys() | now.keys())
         if was.get(name) != now.get(name)
     )
+    return shorten_digests("; ".join(differences))
+
+
+def shorten_digests(text: str) -> str:
+    """Returns a text in which SHA-256 digests have their first 12 digits alone."""
     return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1", text)

@@ -112,7 +112,7 @@ def _find(name: str) -> plugins.Command:
 def display_path(path: str, name: str) -> str:
     """Returns what runs a program in a shell: its name, or its path below the working directory.
 
-    The path is used where the shell does not find the program by its name.
+    The path, quoted for a shell, is used where the shell does not find the program by its name.
     """
     if shutil.which(name) == os.path.abspath(path):
         return name

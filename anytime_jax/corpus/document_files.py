@@ -79,10 +79,8 @@ def find_files(pattern: str) -> list[tuple[str, int]]:
                 "leave that directory out"
             )
     if is_folder:
-        root = len(pattern.rstrip("/"))
-        hidden = {
-            x: x[: f"{x}/".find("/", x.find("/.", root) + 1)] for x in found if "/." in x[root:]
-        }
+        folder = pattern.rstrip("/")
+        hidden = {path: part for path in found if (part := _find_hidden(path, folder))}
         found = sorted({hidden.get(path, path) for path in found})
         sizes |= dict.fromkeys(hidden.values(), HIDDEN_SIZE)
     if all(sizes.get(path) == HIDDEN_SIZE for path in found):
@@ -145,6 +143,14 @@ def _walk(folder: str) -> Iterator[str]:
         raise reading_error(error.filename, error) from error
 
     return walk(folder, refuse)
+
+
+def _find_hidden(path: str, folder: str) -> str | None:
+    """Returns the first part of a path in `folder` that is hidden, as a path; None without one."""
+    parts = path[len(folder) :].split("/")
+    numbers = (i for i, name in enumerate(parts, 1) if name.startswith("."))
+    end = next(numbers, None)
+    return None if end is None else folder + "/".join(parts[:end])
 
 
 def _match(pattern: str) -> list[str]:

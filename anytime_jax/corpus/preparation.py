@@ -47,6 +47,7 @@ from anytime_jax.data.dataset_info import (
     save_metadata,
 )
 from anytime_jax.errors import InputError
+from anytime_jax.formatting import shorten_digests
 from anytime_jax.storage import locks
 from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.storage.failures import check_directory, read_failure, storage_errors
@@ -215,7 +216,7 @@ def _check_settings(
 ) -> None:
     """Raises InputError if `output`, which "is half" or "holds a dataset", has other settings."""
     differences = [
-        re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1", f"{key} {was!r} (requested: {now!r})")
+        shorten_digests(f"{key} {was!r} (requested: {now!r})")
         for key in sorted({*previous, *settings})
         if (was := previous.get(key)) != (now := settings.get(key))
     ]

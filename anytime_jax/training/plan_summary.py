@@ -43,10 +43,10 @@ def _describe_start(plan: Plan) -> Iterator[str]:
         f"parameters in its blocks, {format_count(counts['all'])} in all"
     )
     yield from _describe_data(plan)
-    end = clock.describe(int(plan.stop)) if math.isfinite(plan.stop) else "no end"
     if plan.is_complete():
         yield f"at       {clock.describe(plan.step)}, its stop or later: there is nothing to train"
     else:
+        end = clock.describe(int(plan.stop)) if math.isfinite(plan.stop) else "no end"
         yield f"from     {clock.describe(plan.step)} to {end}"
     yield "time     to the stop is in every line of progress, at the speed since the line before"
     budget, each = clock.chinchilla_tokens, clock.chinchilla_tokens / counts["blocks"]
