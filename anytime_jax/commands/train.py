@@ -147,7 +147,7 @@ def _train(config: Config, arguments: argparse.Namespace) -> int:
             _report(config, console, outcome)
             console.print(_next_command(arguments, config, outcome))
     except KeyboardInterrupt:
-        print(f"\nno saved step is lost. To resume: {_command(arguments)}", flush=True)
+        print(f"\nended at once, without a save. To resume: {_command(arguments)}", flush=True)
         raise
     except Exception as error:
         if not processes.is_sign_of_loss(error):

@@ -28,10 +28,9 @@ class Display:
         self._last_line = -float("inf")
         self._live: Progress | None = None
         if console.is_terminal:
-            text, bar = TextColumn("{task.description}"), BarColumn(bar_width=None)
-            self._live = Progress(
-                text, bar, TimeElapsedColumn(), console=console, transient=True, expand=True
-            )
+            columns = TextColumn("{task.description}"), BarColumn(bar_width=None)
+            elapsed = TimeElapsedColumn(), TextColumn("elapsed")
+            self._live = Progress(*columns, *elapsed, console=console, transient=True, expand=True)
             self._task = self._live.add_task("compiling ...", start=False, total=None)
 
     def __enter__(self) -> "Display":

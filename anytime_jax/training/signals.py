@@ -53,7 +53,9 @@ def interruptible() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         received.append(number)
         with contextlib.suppress(OSError):  # the terminal may be closed; print may be interrupted
-            os.write(1, b"\nfinishing this update, then saving ...\n")
+            os.write(
+                1, b"\nfinishing this update, then saving ... (Ctrl-C now: end at once, unsaved)\n"
+            )
 
     with handle_signals(handle):
         yield lambda: bool(received)
