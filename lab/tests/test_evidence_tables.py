@@ -47,8 +47,26 @@ def true_difference_found(stderr, seeds, power=0.8):
     return found * stderr
 
 
+def power(difference, stderr, seeds):
+    """The probability that a two-sided t test at 5% finds a true difference."""
+    edge, shift = stats.t.ppf(0.975, seeds - 1), difference / stderr
+    found = stats.nct.sf(edge, seeds - 1, shift) + stats.nct.cdf(-edge, seeds - 1, shift)
+    return float(found)
+
+
+def holm(p_values):
+    """What Holm's correction at 5% leaves, the least p first."""
+    left = []
+    for number, (name, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
+        if p > 0.05 / (len(p_values) - number):
+            break
+        left.append((*name, f"{p:.4f}"))
+    return left
+
+
 def test_differences_of_the_leaderboard():
     results = read_results("leaderboard")
+    p_values, powers = {}, []
     reference = cosines_of(results, "AdamW", "last")
     classes = {"schedule-free AdamW": "ScheduleFreeAdamW", "PACE": "Pace"}
     for one_run, cosine, *cells, found in read_table("leaderboard.md"):
@@ -62,6 +80,18 @@ def test_differences_of_the_leaderboard():
         assert {gap.reported_seeds for gap in gaps} == {4}
         expected = [f"{true_difference_found(gap.stderr, 4):.3f}" for gap in gaps]
         assert found == ", ".join(expected), (one_run, cosine)
+        for m, gap in zip(results.multiples, gaps, strict=True):
+            p = 2 * stats.t.sf(abs(gap.mean / gap.stderr), 3)
+            p_values[one_run, cosine, m] = float(p)
+            powers.append(power(0.01, gap.stderr, 4))
+    page = " ".join((EVIDENCE / "leaderboard.md").read_text("utf-8").split())
+    assert f"There are {len(p_values)} comparisons.** Seven intervals" in page
+    assert sum(p < 0.05 for p in p_values.values()) == 7
+    assert f"a probability of {100 * min(powers):.0f} to {100 * max(powers):.0f}%" in page
+    assert holm(p_values) == [
+        ("Muon, f25", "Muon, f25", 1, "0.0012"),
+        ("Muon, f25", "Muon, live", 1, "0.0014"),
+    ]
 
 
 def test_differences_of_each_seed_of_the_decays():
