@@ -17,7 +17,7 @@ from anytime_jax.tables import Table, numbers
 from anytime_lab.monitor.run_snapshot import Snapshot
 
 FILE = "compared.png"
-_ROWS = 12  # of a table of equal tokens
+_ROWS = 12  # of a table of equal tokens, besides those at doublings
 
 Losses = Mapping[str, float]
 Loss = Callable[[Losses], float | None]
@@ -122,7 +122,10 @@ def _table_of_equal_tokens(
     first, *others = (
         {row.tokens: loss(losses) for row, losses in run.evaluated if row.tokens} for run in runs
     )
-    shared = sorted(x for x in first if any(x in other for other in others))[-_ROWS:]
+    shared = sorted(x for x in first if any(x in other for other in others))
+    clock = runs[0].clock
+    doublings = {row.tokens for row, _ in runs[0].evaluated if clock.is_doubling(row.step)}
+    shared = [x for x in shared[:-_ROWS] if x in doublings] + shared[-_ROWS:]
     differences = [f"{name} minus {names[0]}" for name in names[1:]]
     columns = [*numbers("tokens"), *numbers(*names, format=".4f")]
     table = Table(

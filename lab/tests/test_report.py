@@ -15,6 +15,7 @@ from anytime_jax.checkpoints import run_json
 from anytime_jax.checkpoints.run_json import Evaluation, EvaluationChange
 from anytime_jax.commands import loss_figure
 from anytime_jax.formatting import format_count
+from anytime_jax.tables import Table
 from anytime_lab import report, run_comparison
 from anytime_lab.forecast import forecast_subject
 from anytime_lab.monitor import run_snapshot
@@ -164,6 +165,18 @@ def test_page_is_written_again_until_ctrl_c(tmp_path, meanwhile, command):
     assert 'http-equiv="refresh"' in pages[0]
     assert pages[0] == pages[1] != pages[2] == pages[3]
     assert "at 120 steps" in pages[2]
+
+
+def test_tables_of_a_long_run_keep_its_doublings(tmp_path):
+    first, other = (RecordedRun(tmp_path / x).add(*range(240, 9601, 240)) for x in "ab")
+    runs = [run_snapshot.take(x.run_dir) for x in (first, other)]
+    last_twelve = [*range(9600 - 11 * 240, 9601, 240)]
+    steps = [480, 960, 1920, 3840, *last_twelve]
+    (of_run,) = (x for x in run_snapshot.describe(runs[0]) if isinstance(x, Table))
+    assert [row[1] for row in of_run.text()[1:]] == [f"{x:,}" for x in steps]
+    _, live, _ = run_comparison.describe(runs)
+    tokens = [format_count(CLOCK.tokens(step)) for step in steps]
+    assert [row[0] for row in live.text()[1:]] == tokens
 
 
 def test_several_runs_are_compared_after_equally_many_tokens(tmp_path, command):

@@ -24,7 +24,7 @@ _LONGEST = 1e10  # seconds
 # next reading waits for this many times as long.
 _REST = 30
 _SHORT = 0.1  # a reading of so few seconds needs no rest
-_EVALUATIONS = 12  # rows of the table
+_EVALUATIONS = 12  # rows of the table, besides those at doublings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +132,8 @@ def describe(snapshot: Snapshot, after: int = -1) -> Iterator[str | Table]:
         yield f"  {training}"
     evaluated = [(row, losses) for row, losses in snapshot.evaluated if row.step > after]
     if evaluated:
-        yield loss_table(snapshot.clock, evaluated[-_EVALUATIONS:])
+        early = [x for x in evaluated[:-_EVALUATIONS] if snapshot.clock.is_doubling(x[0].step)]
+        yield loss_table(snapshot.clock, early + evaluated[-_EVALUATIONS:])
         yield f"  {define(weight_labels(evaluated))}"
     if evaluated or (snapshot.rows and not snapshot.evaluated):
         yield f"  {snapshot.describe_best()}"
