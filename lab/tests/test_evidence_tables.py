@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 from lab_paths import EVIDENCE
 from scipy import optimize, stats
@@ -92,6 +93,29 @@ def test_differences_of_the_leaderboard():
         ("Muon, f25", "Muon, f25", 1, "0.0012"),
         ("Muon, f25", "Muon, live", 1, "0.0014"),
     ]
+
+
+def test_differences_of_the_laptop_study():
+    """Over the seeds that did not select, to cosines with the best peak at each budget."""
+    results = read_results("laptop")
+    kinds = {"constant": "constant", "inverse square root": "inverse_sqrt", "WSD": "wsd"}
+    labels = {"live": "last", "f25": "f25"}
+    for run, peak, cosine, *cells in read_table("laptop/README.md"):
+        kind, label = run.split(", ")
+        (curve,) = (
+            x.read_through(labels[label])
+            for x in results.comparable_curves(kinds[kind])
+            if x.settings["peak"] == float(peak)
+        )
+        curves = [x.read_through(labels[cosine]) for x in results.comparable_curves(COSINE)]
+        expected = []
+        for m, base in best_at_each(curves, results.multiples).items():
+            ours, theirs = (losses_by_seed(results, x, m) for x in (curve, base))
+            each = [float(ours[x][0] - theirs[x][0]) for x in ours if x != curve.seed]
+            assert len(each) == 4
+            interval = stats.t.interval(0.95, 3, np.mean(each), stats.sem(each))
+            expected.append(f"{np.mean(each):+.3f} ± {np.ptp(interval) / 2:.3f}")
+        assert cells == expected, (run, peak, cosine)
 
 
 def test_differences_of_each_seed_of_the_decays():

@@ -36,7 +36,7 @@ def test_every_command_is_there(run):
 def test_files_and_studies_are_installed(run, environment):
     for name in ("py.typed", "study/published.csv", "package_text/packages.csv"):
         assert (environment.site / "anytime_lab" / name).is_file()
-    assert "58 runs" in run("sweep", "--study=laptop", "--list")
+    assert "101 runs" in run("sweep", "--study=laptop", "--list")
     steps = ("--config.steps=10", "--config.select_at=5", "--config.dimension=50")
     run("theory", "--config=theory_figure", *steps)
     run_of_study = ("train", "--config=laptop:constant-peak=0.01", "--config.batch_size=0")

@@ -100,7 +100,7 @@ def forecast_study(
         shown = " or ".join(f"{begin:g}x" for begin in begins)
         raise InputError(
             f"--calibrate={path} has no horizon-free run with records beyond {shown}: train it, or "
-            "give the records of a study that was trained, such as lab/evidence/laptop"
+            "give the records of a study that was trained, such as lab/evidence/first_laptop"
         )
     return outcomes
 

@@ -43,7 +43,7 @@ EXAMPLES = (
     "--run=runs/quickstart",
     "--run=runs/quickstart --to=16x --decay=1-sqrt:0.2 --watch",
     "--csv=export.csv --to=2x --schedule=cosine:peak=3e-4,warmup=2000,horizon=50000",
-    "--calibrate=lab/evidence/laptop --output=calibration",
+    "--calibrate=lab/evidence/first_laptop --output=calibration",
 )
 
 _COLUMNS = ("step", "lr", "loss")

@@ -29,7 +29,7 @@ class LawError:
         (noise_change * (noise - noise_now))^2 + (noise * noise)^2 + (fall * (other - other_now))^2
 
     where the first factor of each square is the field below. The values are from the errors of
-    forecasts of the laptop study (docs/forecast.md).
+    forecasts of the first laptop study (docs/forecast.md).
     """
 
     noise_change: float = 0.15
@@ -63,10 +63,11 @@ def general_prior(history: LossHistory, initial_variance: float = TYPICAL_VARIAN
     """Returns wide beliefs about any decoder trained with Adam.
 
     One standard deviation is a factor of two or more; for the exponents it is 1.2 to 1.5. The means
-    are round numbers near the laws that fit the decoders of 98,304 parameters of the laptop study
-    and the published losses of decoders of 25M and 100M parameters (arXiv 2503.12811): forecasts of
-    these runs do not test them. The mean of `weight_growth` assumes that an update adds about 0.3
-    times its squared rate to the variance of the weights, which is `initial_variance` at first.
+    are round numbers near the laws that fit the decoders of 98,304 parameters of the first laptop
+    study and the published losses of decoders of 25M and 100M parameters (arXiv 2503.12811):
+    forecasts of these runs do not test them. The mean of `weight_growth` assumes that an update
+    adds about 0.3 times its squared rate to the variance of the weights, which is
+    `initial_variance` at first.
     """
     peak = history.schedule.peak
     updates = max(history.warmup_steps, int(history.first.min()), 1)

@@ -14,7 +14,7 @@ from anytime_lab.study.results import compared_settings
 _MOST_RUNS = 12  # most runs in a fit, which then takes a few seconds
 _SHORTEST = 0.1  # fraction of the longest run: shorter runs say little about later losses
 # Standard deviations of a run's law around the law of other runs of the same model, data and peak,
-# rounded from the laptop study. They are of logarithms; floor and offset are in nats.
+# rounded from the first laptop study. They are of logarithms; floor and offset are in nats.
 _SPREADS = {
     "floor": 0.007,
     "signal": 0.03,

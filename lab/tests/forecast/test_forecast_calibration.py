@@ -1,4 +1,4 @@
-"""Calibration of forecasts on the laptop study, and what a forecast may have seen."""
+"""Calibration of forecasts on the first laptop study, and what a forecast may have seen."""
 
 import dataclasses
 import functools
@@ -16,7 +16,7 @@ from anytime_lab.forecast import (
 from anytime_lab.forecast.forecast_calibration import forecast_study
 from anytime_lab.forecast.functional_law_fit import FunctionalFit
 
-STUDY = str(REPOSITORY / "lab" / "evidence" / "laptop")
+STUDY = str(REPOSITORY / "lab" / "evidence" / "first_laptop")
 CONSTANT, OTHER = "constant-peak=0.01", "inverse_sqrt-peak=0.01-alpha=1920"
 DECAY, COSINE = "wsd-peak=0.01-horizon=4x", "cosine-peak=0.01-horizon=4x"
 BEGIN = 960  # 2x

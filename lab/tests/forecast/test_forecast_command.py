@@ -163,8 +163,8 @@ def test_watch_prints_anew_where_the_run_went_on(tmp_path, command, meanwhile, m
 
 @pytest.mark.slow
 def test_study_makes_the_intervals_narrower():
-    """Of a run of the laptop study, which is left out of what is known of it."""
-    study = str(EVIDENCE / "laptop")
+    """Of a run of the first laptop study, which is left out of what is known of it."""
+    study = str(EVIDENCE / "first_laptop")
     with study_files.open_study(study) as opened:
         run_dir = opened.run("constant-peak=0.01").run_dir
         general, related = (forecast_run(run_dir, "16x", study=x).rows[0] for x in (None, study))
