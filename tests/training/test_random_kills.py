@@ -89,7 +89,7 @@ def test_kills_at_random_moments_leave_no_trace(tmp_path, capsys):
             assert status == -9, start.output
             phases[start.phase] += 1
             entries = checkpoint_listing.list_entries(tmp_path / f"run{runs}" / "run")
-            half_written += any(x.kind == "half-written" for x in entries)
+            half_written += any(x.state == "half-written" for x in entries)
         if status:
             complete(starts, argv)
         assert outcome(tmp_path / f"run{runs}") == expected
