@@ -54,12 +54,14 @@ class PartResult:
       arrays: their arrays in each split, in order; one for each stretch with documents.
       nulls: number of records without a text, or with an empty one.
       left_out: files that are no documents.
+      largest_id: the largest id of all tokens.
     """
 
     documents: dict[str, int]
     arrays: dict[str, tuple[PartInfo, ...]]
     nulls: int
     left_out: list[LeftOut]
+    largest_id: int
 
     @property
     def tokens(self) -> int:
@@ -107,7 +109,7 @@ class PartTask:
             if sizes.get("c/0") != part_size(array.tokens, self.target.token_dtype):
                 return None
         left_out = [LeftOut(*file) for file in saved["left_out"]]
-        return PartResult(saved["documents"], arrays, saved["nulls"], left_out)
+        return PartResult(saved["documents"], arrays, saved["nulls"], left_out, saved["largest_id"])
 
     def run(self) -> PartResult:
         """Tokenizes the part, and saves the result."""
@@ -116,7 +118,7 @@ class PartTask:
         begin = np.array([] if target.bos_id is None else [target.bos_id], np.int32)
         dtype = np.dtype(target.token_dtype)
         documents: dict[str, int] = dict.fromkeys(SPLITS, 0)
-        nulls, left_out = 0, list[LeftOut]()
+        nulls, left_out, largest_id = 0, list[LeftOut](), 0
         arrays: dict[str, tuple[PartInfo, ...]] = dict.fromkeys(SPLITS, ())
         buffers = {split: io.BytesIO() for split in SPLITS}
         records = iter(self.part.documents())
@@ -127,12 +129,13 @@ class PartTask:
             for text, ids in zip(texts, vocabulary.encode(texts), strict=True):
                 split = assign_split(text, self.part.validation_fraction)
                 document = np.concatenate([begin, ids, [vocabulary.eos_id]])
+                largest_id = max(largest_id, int(document.max()))
                 buffers[split].write(document.astype(dtype).tobytes())
                 documents[split] += 1
             if sum(x.tell() for x in buffers.values()) >= _STRETCH_TOKENS * dtype.itemsize:
                 self._write_arrays(buffers, arrays)
         self._write_arrays(buffers, arrays)
-        result = PartResult(documents, arrays, nulls, left_out)
+        result = PartResult(documents, arrays, nulls, left_out, largest_id)
         saved = {"digest": self._digest(), **dataclasses.asdict(result)}
         write_json(self._result_path, saved, target.work.scratch)
         return result

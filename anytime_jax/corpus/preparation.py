@@ -343,6 +343,7 @@ def _dataset_info(
         settings=target.settings,
         parts=arrays,
         null_records=sum(result.nulls for result in results),
+        largest_id=max(result.largest_id for result in results),
         input_digest=_digest(parts),
         left_out=tuple(itertools.chain(*(result.left_out for result in results))),
     )

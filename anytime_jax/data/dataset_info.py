@@ -70,6 +70,7 @@ class DatasetInfo:
       null_records: records of the input without a text, which were left out.
       input_digest: digest of the names and sizes of the input; empty if it is unknown.
       left_out: files of the input that are no documents: why, and the path.
+      largest_id: the largest id of all tokens; None if it was not recorded.
     """
 
     path: Path
@@ -84,6 +85,7 @@ class DatasetInfo:
     bos_id: int | None = None
     input_digest: str = ""
     left_out: Sequence[tuple[str, str]] = ()
+    largest_id: int | None = None
 
     @property
     def vocabulary_path(self) -> Path:
@@ -101,6 +103,16 @@ def data_fingerprint(datasets: Sequence[DatasetInfo]) -> str:
     """Returns the fingerprint of a dataset, or of several that a run reads at once."""
     fingerprints = [x.fingerprint for x in datasets]
     return fingerprints[0] if len(fingerprints) == 1 else json_digest(fingerprints)
+
+
+def check_rows(info: DatasetInfo, rows: int) -> None:
+    """Raises an InputError if an embedding of `rows` rows has none for a token of a dataset."""
+    if info.vocab_size > rows and (info.largest_id is None or info.largest_id >= rows):
+        largest = info.vocab_size - 1 if info.largest_id is None else info.largest_id
+        raise InputError(
+            f"{info.path} has token {largest}, and the model has {rows} embedding rows: prepare "
+            "text without that token, or give a model that has it"
+        )
 
 
 def load_dataset(path: str | os.PathLike[str] | Path, prepare_hint: str = "") -> DatasetInfo:

@@ -5,7 +5,6 @@ tensor per layer, stored (out, in) as in PyTorch.
 """
 
 import dataclasses
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -55,7 +54,6 @@ class ModelFormat:
         setting which they do not have.
       files: function from (their settings, EOS id, dtype) to configuration texts by file.
       prefix: possible prefix of tensor names in their files.
-      ignored: pattern of the names of tensors that can be computed, and are not read.
     """
 
     name: str
@@ -66,7 +64,6 @@ class ModelFormat:
     write: Callable[[ModelConfig], Settings]
     files: Callable[[Settings, int, str], dict[str, str]]
     prefix: str = ""
-    ignored: str = "$^"
 
 
 def require_setting(settings: Settings, name: str, *allowed: Any) -> None:
@@ -168,14 +165,12 @@ def check_tensors(
     table: Sequence[TensorMapping],
     shapes: Mapping[str, tuple[int, ...]],
     config: ModelConfig,
-    ignored: str,
 ) -> None:
     """Raises an InputError if a tensor is missing, not known or of another shape."""
     expected = expected_shapes(table, param_shapes(config))
-    present = {name for name in shapes if not re.fullmatch(ignored, name)}
     for problem, names in (
-        ("is missing", sorted(expected.keys() - present)),
-        ("is not one of this kind of model", sorted(present - expected.keys())),
+        ("is missing", sorted(expected.keys() - shapes.keys())),
+        ("is not one of this kind of model", sorted(shapes.keys() - expected.keys())),
     ):
         if names:
             more = f", as {'is' if len(names) == 2 else 'are'} {len(names) - 1} more"

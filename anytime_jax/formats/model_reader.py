@@ -6,6 +6,7 @@ No code from the directory is executed.
 import contextlib
 import dataclasses
 import hashlib
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,9 @@ FORMATS = {each.name: each for each in (OLMO, OLMO2, LLAMA, QWEN)}
 WEIGHTS, PARITY, PROVENANCE = "model.safetensors", "parity.safetensors", "provenance.json"
 INDEX = f"{WEIGHTS}.index.json"  # index of weights in several files
 DIGESTS = "sha256"  # key of the digests of an export's files, in its `PROVENANCE`
+_PICKLES = "pytorch_model.bin"
+# Tensors that are computed from the configuration, in files of older versions of transformers.
+_BUFFERS = re.compile(r".*\brotary_emb\.(inv_freq|original_inv_freq|cos_cached|sin_cached)")
 _CONFIGURATIONS = ("config.json", "config.yaml")
 # Their names of types; float32 holds all three exactly.
 DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
@@ -91,6 +95,7 @@ def find_format(config: ModelConfig) -> ModelFormat:
 def check_params(model: ModelDescription, config: ModelConfig) -> None:
     """Raises an InputError for wrong tensor names, shapes or dtypes; reads no content."""
     with open_tensors(model.directory, model.model_format) as tensors:
+        tensors.pop(_stored_twice(model.model_format, config)[0], None)  # see `check_values`
         for name, tensor in tensors.items():
             if tensor.get_dtype() not in DTYPES.values():
                 raise InputError(
@@ -100,7 +105,7 @@ def check_params(model: ModelDescription, config: ModelConfig) -> None:
         shapes = {name: tuple(tensor.get_shape()) for name, tensor in tensors.items()}
         try:
             table = model.model_format.tensors(config)
-            tables.check_tensors(table, shapes, config, model.model_format.ignored)
+            tables.check_tensors(table, shapes, config)
         except InputError as error:
             raise InputError(f"{model.directory}: {error}: copy it again") from error
 
@@ -115,9 +120,18 @@ def read_params(model: ModelDescription, config: ModelConfig, abstract: Params) 
         return tables.read_params(table, tensors.__getitem__, abstract)
 
 
-def check_values(model: ModelDescription) -> None:
-    """Raises an InputError that names a tensor with a NaN or an infinity; reads all weights."""
+def check_values(model: ModelDescription, config: ModelConfig) -> None:
+    """Raises an InputError that names a tensor with a NaN or an infinity; reads all weights.
+
+    A tied head may be stored too, if it equals the embedding.
+    """
+    head, embedding = _stored_twice(model.model_format, config)
     with open_tensors(model.directory, model.model_format) as tensors:
+        if head in tensors and not np.array_equal(tensors[head][:], tensors[embedding][:]):
+            raise InputError(
+                f"{model.directory}: tie_word_embeddings is true, and {head} differs from "
+                f"{embedding}: set it to false in config.json, or leave out one of the two tensors"
+            )
         for name, tensor in tensors.items():
             if not np.isfinite(tensor[:]).all():
                 raise InputError(
@@ -160,18 +174,40 @@ def file_digest(file: Path) -> str:
 
 def weight_files(directory: Path) -> list[Path]:
     """Returns the weight files of a model, sorted; raises an InputError if one is missing."""
-    names, index = [WEIGHTS], directory / INDEX
-    if index.is_file() and not (directory / WEIGHTS).is_file():
-        weight_map = _read(index).get("weight_map")
-        if not isinstance(weight_map, dict) or not all(
-            isinstance(name, str) for name in weight_map.values()
-        ):
-            raise InputError(f"{index} has no weight_map of files: copy it again")
-        names = sorted(set(weight_map.values()))
+    weight_map = _weight_map(directory)
+    names = [WEIGHTS] if weight_map is None else sorted(set(weight_map.values()))
     for name in names:
         if Path(name).name != name or not (directory / name).is_file():
+            if any((directory / f"{_PICKLES}{end}").is_file() for end in ("", ".index.json")):
+                raise InputError(
+                    f"{directory} has no {name}, only {_PICKLES}, which can run code when it is "
+                    "read: convert it with transformers, AutoModelForCausalLM.from_pretrained(DIR)"
+                    ".save_pretrained(NEW), and copy the tokenizer's files"
+                )
             raise InputError(f"{directory} has no {name}: copy the model again")
     return [directory / name for name in names]
+
+
+def _weight_map(directory: Path) -> dict[str, str] | None:
+    """Returns the file of every tensor; None if all are in one file."""
+    index = directory / INDEX
+    if not index.is_file() or (directory / WEIGHTS).is_file():
+        return None
+    weight_map = _read(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(
+        isinstance(name, str) for name in weight_map.values()
+    ):
+        raise InputError(f"{index} has no weight_map of files: copy it again")
+    return weight_map
+
+
+def _stored_twice(model_format: ModelFormat, config: ModelConfig) -> tuple[str, str]:
+    """Returns the names of a tied head and of the embedding; ("", "") if the head is not tied."""
+    if not config.tied:
+        return "", ""
+    table = model_format.tensors(dataclasses.replace(config, tied=False))
+    names = {mapping.array: mapping.name for mapping in table}
+    return names["head"], names["embedding"]
 
 
 def _read_settings(directory: Path) -> tuple[Path, Settings]:
@@ -218,12 +254,7 @@ def _vocab_size(directory: Path, rows: int) -> int:
         require_count("vocab_size", size, least=1)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"{file} has no number of tokens ({error!r}): copy it again") from error
-    if size > rows:
-        raise InputError(
-            f"{file} has {size:,} tokens and the model {rows:,} embedding rows: it belongs to "
-            "another model"
-        )
-    return size
+    return min(size, rows)  # `dataset_info.check_rows` refuses data that have a token beyond
 
 
 def _highest_id(tokenizer: Settings) -> int:
@@ -235,8 +266,12 @@ def _highest_id(tokenizer: Settings) -> int:
 
 @contextlib.contextmanager
 def open_tensors(directory: Path, model_format: ModelFormat) -> Iterator[dict[str, Any]]:
-    """Yields the tensors in a directory by name; indexing a tensor reads its content."""
+    """Yields the tensors in a directory by name; indexing a tensor reads its content.
+
+    Buffers are left out. Of several files, a tensor is read from the one that the index names.
+    """
     safetensors, prefix = import_safetensors(), model_format.prefix
+    weight_map = _weight_map(directory)
     with contextlib.ExitStack() as stack:
         tensors: dict[str, Any] = {}
         for file in weight_files(directory):
@@ -245,7 +280,12 @@ def open_tensors(directory: Path, model_format: ModelFormat) -> Iterator[dict[st
             except Exception as error:  # SafetensorError does not cover all causes
                 raise InputError(f"{file} cannot be read ({error}): copy it again") from error
             names: list[str] = handle.keys()
-            tensors |= {name.removeprefix(prefix): handle.get_slice(name) for name in names}
+            tensors |= {
+                name.removeprefix(prefix): handle.get_slice(name)
+                for name in names
+                if not _BUFFERS.fullmatch(name)
+                and (weight_map is None or weight_map.get(name) == file.name)
+            }
         yield tensors
 
 

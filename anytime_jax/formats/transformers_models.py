@@ -7,9 +7,10 @@ version 4 where a file of it is read.
 
 import functools
 import json
+from collections.abc import Sequence
 from typing import Any
 
-from anytime_jax.checks import is_number
+from anytime_jax.checks import is_number, require_count
 from anytime_jax.config.model import ModelConfig, Qwen
 from anytime_jax.errors import InputError
 from anytime_jax.formats.model_format import (
@@ -45,6 +46,9 @@ _CLASSES = {
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
 }
+# Settings for which null is another value than what the library takes where they are missing.
+_MAY_BE_NULL = ("num_key_value_heads", "sliding_window")
+_SLIDING = "sliding_attention"
 _LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
 
@@ -53,19 +57,19 @@ def _read(settings: Settings) -> Settings:
     model_type = settings["model_type"]
     rope = _rope(settings)
     settings = {
-        "num_key_value_heads": settings.get("num_attention_heads"),
         "rms_norm_eps": 1e-6,
         **_DEFAULTS.get(model_type, {}),
-        **{name: x for name, x in settings.items() if x is not None or name == "sliding_window"},
+        **{name: x for name, x in settings.items() if x is not None or name in _MAY_BE_NULL},
         "rope_theta": rope.get("rope_theta", settings.get("rope_theta", 10_000.0)),
     }
+    if settings.get("num_key_value_heads") is None:
+        settings["num_key_value_heads"] = settings.get("num_attention_heads")
     require_setting(settings, "hidden_act", "silu")
     require_setting(settings, "clip_qkv", None)
     require_setting(settings, "pretraining_tp", 1)
     require_setting(settings, "attention_multiplier", None)
     require_setting({**settings, **rope}, "partial_rotary_factor", 1.0)
     ours = read_shared(settings, _NAMES)
-    _require_full_attention(settings, ours["length"])
     if (kv_heads := ours["kv_heads"]) == ours["heads"]:
         kv_heads = 0
     head_size = settings.get("head_dim") or 0
@@ -73,6 +77,7 @@ def _read(settings: Settings) -> Settings:
         head_size = 0
     return {
         **ours,
+        "length": _attended_length(settings, ours["layers"], ours["length"]),
         "kv_heads": kv_heads,
         "head_size": head_size,
         "tied": bool(settings.get("tie_word_embeddings", False)),
@@ -98,16 +103,29 @@ def _scaling(rope: Settings) -> tuple[float, ...]:
     return tuple(float(rope[name]) for name in _LLAMA3)
 
 
-def _require_full_attention(settings: Settings, length: int) -> None:
-    """Raises an InputError if a token may not attend to all before it."""
-    window = settings.get("sliding_window")
-    is_used = settings.get("use_sliding_window", settings["model_type"] == "mistral")
-    if is_used and window is not None and not (is_number(window) and window >= length):
-        reason = f"it must be null, or at least max_position_embeddings = {length}"
-        raise InputError(reason, "sliding_window", window)
-    for kind in settings.get("layer_types") or ():
-        if kind != "full_attention":
-            raise InputError("every layer must be 'full_attention'", "layer_types", kind)
+def _attended_length(settings: Settings, layers: int, length: int) -> int:
+    """Returns the longest window of tokens in which every token attends to all before it.
+
+    Raises an InputError for a kind of layer that the decoder does not have.
+    """
+    model_type, window = settings["model_type"], settings.get("sliding_window")
+    kinds: Sequence[Any] = ()
+    if model_type == "mistral":
+        kinds = () if window is None else (_SLIDING,)
+    elif model_type.startswith("qwen"):
+        if not settings.get("use_sliding_window", False):
+            window = None
+        is_sliding = window is not None and layers > settings.get("max_window_layers", 28)
+        kinds = settings.get("layer_types") or ((_SLIDING,) if is_sliding else ())
+    for kind in kinds:
+        if kind not in (_SLIDING, "full_attention"):
+            raise InputError(
+                f"every layer must be 'full_attention' or {_SLIDING!r}", "layer_types", kind
+            )
+    if _SLIDING not in kinds:
+        return length
+    require_count("sliding_window", window, least=1)  # layer_types has layers that need it
+    return min(length, int(window or 0))
 
 
 def _write(config: ModelConfig, model_type: str, **options: Any) -> Settings:
@@ -228,9 +246,6 @@ def _write_qwen(config: ModelConfig) -> Settings:
     )
 
 
-# Llama 2's files may have the frequencies of the rotation.
-_IGNORED = r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"
-
 _Format = functools.partial(ModelFormat, library="transformers", tensors=_tensors, files=_files)
 OLMO2 = _Format(
     name="olmo2",
@@ -243,6 +258,5 @@ LLAMA = _Format(
     model_types=("llama", "mistral"),
     read=_read_llama,
     write=_write_llama,
-    ignored=_IGNORED,
 )
 QWEN = _Format(name="qwen", model_types=("qwen2", "qwen3"), read=_read_qwen, write=_write_qwen)

@@ -52,7 +52,7 @@ def find_pretrained(config: Config, own: RunFile | None) -> Pretrained | None:
     with within("config.initial_weights"):
         model_reader.check_params(description, config.model)
         model_reader.check_digests(path)
-        model_reader.check_values(description)
+        model_reader.check_values(description, config.model)
         return Pretrained(description, model_reader.weights_digest(path))
 
 
@@ -75,7 +75,8 @@ def _check_shape(config: Config, description: ModelDescription) -> None:
         ours = model[name]
         # Rotary positions have no table, so shorter sequences are no other shape.
         if ours != theirs and not (name == "length" and ours < theirs):
-            allowed = f"at most {theirs}" if name == "length" else repr(theirs)
+            of_length = f"at most {theirs}, as max_position_embeddings and sliding_window say"
+            allowed = of_length if name == "length" else repr(theirs)
             raise InputError(
                 f"the model in {description.directory} is of another shape: it must be {allowed} "
                 "(configs/continued.py takes the whole shape from there)",

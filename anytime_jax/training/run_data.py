@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from anytime_jax.config.run_config import Config
 from anytime_jax.corpus.builtin_source import BuiltinSource, difference_note
 from anytime_jax.corpus.preparation import prepare
-from anytime_jax.data.dataset_info import METADATA_NAME, DatasetInfo, load_dataset
+from anytime_jax.data.dataset_info import METADATA_NAME, DatasetInfo, check_rows, load_dataset
 from anytime_jax.data.prefetch import read_ahead
 from anytime_jax.data.windows import Windows, count_windows
 from anytime_jax.distributed import processes, sharding
@@ -94,6 +94,7 @@ def open_sets(config: Config, datasets: Mapping[str, DatasetInfo]) -> dict[str, 
         with within("config.eval.sets"):
             sets[name] = opened.get(path) or load_dataset(path, _prepare_hint(config, path))
         _check_tokens("config.eval.sets", name, sets[name], next(iter(datasets.values())))
+        check_rows(sets[name], config.model.embedding_rows)
         check_evaluated(config, sets[name])
     return sets
 
@@ -213,6 +214,9 @@ def check_fit(config: Config, dataset: DatasetInfo) -> None:
         count_windows(dataset, "train", length)
     ours, theirs = config.model.vocab_size, dataset.vocab_size
     if ours == theirs:
+        return
+    if config.initial_weights and ours == config.model.embedding_rows < theirs:
+        check_rows(dataset, ours)  # the tokenizer has more tokens than the model
         return
     advice = f"set --config.model.vocab_size={theirs}"
     if config.model.embedding_rows < theirs:

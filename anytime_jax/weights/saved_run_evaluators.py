@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from anytime_jax.data.dataset_info import DatasetInfo, load_dataset
+from anytime_jax.data.dataset_info import DatasetInfo, check_rows, load_dataset
 from anytime_jax.distributed import sharding
 from anytime_jax.errors import InputError
 from anytime_jax.training.evaluator import (
@@ -59,3 +59,4 @@ def _check_vocabulary(run: SavedRun, dataset: DatasetInfo, setting: str = "") ->
             f"text with --vocabulary={run.data_path}, or give another dataset as data",
             setting,
         )
+    check_rows(dataset, run.model.embedding_rows)

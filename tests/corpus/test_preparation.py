@@ -145,6 +145,8 @@ def test_windows_are_the_cut_concatenation(inputs, tmp_path):
         assert (counts.documents, counts.tokens) == (sum(map(bool, texts)), len(tokens))
         assert counts.windows(LENGTH) == len(expected)
     assert (info.vocab_size, info.eos_id) == (300, 1)
+    everything = [concatenate(inputs / "v.model", texts) for texts in TEXTS.values()]
+    assert info.largest_id == max(map(max, everything))
     assert info.vocabulary_path.read_bytes() == (inputs / "v.model").read_bytes()
     expected = {"anytime_jax.json", "vocabulary.model", "train", "validation"}
     assert {path.name for path in info.path.iterdir()} == expected

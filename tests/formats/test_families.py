@@ -3,6 +3,7 @@
 The weights are large enough that every setting shows (`tests/oracles/transformers_families.py`).
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -219,11 +220,85 @@ def test_public_models_have_their_published_number_of_parameters(name, tmp_path)
     assert decoder.count_params(config)["all"] == PUBLIC[name]["parameters"]
 
 
-def test_frequencies_of_the_rotation_are_ignored(tmp_path):
-    folder = write(tmp_path, "llama")
-    more = {"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(6, np.float32)}
-    safetensors.numpy.save_file({**tensors("llama"), **more}, folder / WEIGHTS)
+@families
+@pytest.mark.parametrize("place", ["model", "model.layers.0.self_attn"])
+def test_frequencies_of_the_rotation_are_ignored(family, place, tmp_path):
+    folder = write(tmp_path, family)
+    more = {f"{place}.rotary_emb.inv_freq": np.ones(6, np.float32)}
+    safetensors.numpy.save_file({**tensors(family), **more}, folder / WEIGHTS)
     model_reader.check_params(model_reader.read_description(folder), configuration(folder))
+
+
+FULL = ["full_attention", "full_attention"]
+LAYERS = {"layer_types": ["sliding_attention", "full_attention"]}
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "attended"),
+    [
+        ("mistral", {"sliding_window": 9}, 9),
+        ("mistral", {"sliding_window": 10_000}, None),
+        ("mistral", {"sliding_window": None}, None),
+        ("mistral", {"sliding_window": None, **LAYERS}, None),
+        ("qwen2", {"sliding_window": 9}, None),
+        ("qwen2", {"sliding_window": 9, "use_sliding_window": True, "max_window_layers": 1}, 9),
+        ("qwen2", {"sliding_window": 9, "use_sliding_window": True, "max_window_layers": 9}, None),
+        ("qwen3", {"sliding_window": 9, "use_sliding_window": True, **LAYERS}, 9),
+        ("qwen2", {"sliding_window": 9, "use_sliding_window": True, "layer_types": FULL}, None),
+        ("llama", {"sliding_window": 9, "use_sliding_window": True, **LAYERS}, None),
+    ],
+)
+def test_windows_are_as_long_as_every_token_attends_to_all_before_it(
+    family, changes, attended, tmp_path
+):
+    """As the classes of transformers 5.24 give their layers windows; Llama has none."""
+    whole = configuration(write(tmp_path / "whole", family, sliding_window=None)).length
+    changes = {"layer_types": None, **changes}
+    assert configuration(write(tmp_path / "changed", family, **changes)).length == (
+        attended or whole
+    )
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3", "olmo2"])
+def test_null_heads_of_keys_are_those_of_queries(family, tmp_path):
+    """As transformers 5.24 takes null; where they are missing, it takes its class's default."""
+    config = configuration(write(tmp_path, family, num_key_value_heads=None))
+    assert config.key_heads == config.heads
+
+
+@pytest.mark.parametrize("change", [0.0, 0.5])
+def test_tied_head_that_is_stored_too_must_equal_the_embedding(change, tmp_path):
+    folder = write(tmp_path, "smollm2")
+    config, arrays = configuration(folder), tensors("smollm2")
+    assert config.tied
+    head = arrays["model.embed_tokens.weight"] + np.float32(change)
+    safetensors.numpy.save_file({**arrays, "lm_head.weight": head}, folder / WEIGHTS)
+    description = model_reader.read_description(folder)
+    model_reader.check_params(description, config)
+    with pytest.raises(InputError, match="lm_head") if change else contextlib.nullcontext():
+        model_reader.check_values(description, config)
+
+
+def test_tensor_is_read_from_the_file_that_the_index_names(model, several):
+    """A later file has another copy of the first one's tensor, and one that nothing names."""
+    first, *_, last = model_reader.weight_files(several)
+    (name,) = list(safetensors.numpy.load_file(first))[:1]
+    content = safetensors.numpy.load_file(last)
+    content |= {name: np.zeros(3, np.float32), "old.weight": np.zeros(3, np.float32)}
+    safetensors.numpy.save_file(content, last)
+    config, params = model("qwen2")
+    description = model_reader.read_description(several)
+    model_reader.check_params(description, config)
+    read = model_reader.read_params(description, config, decoder.param_shapes(config))
+    jax.tree.map(np.testing.assert_array_equal, read, params)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model.bin.index.json"])
+def test_weights_that_can_run_code_are_not_read(name, tmp_path):
+    folder = write(tmp_path, "llama")
+    (folder / WEIGHTS).rename(folder / name)
+    with pytest.raises(InputError, match="pytorch_model"):
+        model_reader.weight_files(folder)
 
 
 @pytest.mark.parametrize(
@@ -234,9 +309,8 @@ def test_frequencies_of_the_rotation_are_ignored(tmp_path):
         ("llama", {"hidden_act": "gelu"}, "hidden_act"),
         ("llama", {"pretraining_tp": 2}, "pretraining_tp"),
         ("qwen3", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
-        ("mistral", {"sliding_window": 64}, "sliding_window"),
-        ("qwen2", {"use_sliding_window": True, "sliding_window": 64}, "sliding_window"),
-        ("qwen3", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
+        ("qwen3", {"layer_types": ["full_attention", "sliding_attention"]}, "sliding_window"),
+        ("qwen3", {"layer_types": ["chunked_attention"]}, "layer_types"),
         ("olmo2", {"attention_bias": True}, "attention_bias"),
         ("olmo2", {"clip_qkv": 8.0}, "clip_qkv"),
         ("llama", {"num_key_value_heads": 3}, "kv_heads"),

@@ -24,6 +24,17 @@ def test_check_data_advises_what_fits(dataset):
     run_data.check_fit(run_config.build(settings, trust=NOBODY), dataset)
 
 
+def test_tokenizer_may_have_more_tokens_than_a_pretrained_model_if_no_text_has_them(dataset):
+    rows = dataset.largest_id + 1
+    changes = {"model__vocab_size": rows, "model__embedding_rows": rows, "initial_weights": "model"}
+    config = small_run.config("run", dataset.path, **changes)
+    larger = dataclasses.replace(dataset, vocab_size=rows + 3)
+    run_data.check_fit(config, larger)
+    for largest in (rows, None):  # None: a dataset that does not record it
+        with pytest.raises(InputError, match=f"token {rows}|token {rows + 2}"):
+            run_data.check_fit(config, dataclasses.replace(larger, largest_id=largest))
+
+
 def test_too_few_tokens_for_an_evaluation_are_refused(dataset):
     splits = {**dataset.splits, "validation": SplitInfo(10, 801)}
     small = dataclasses.replace(dataset, splits=splits)
