@@ -61,14 +61,12 @@ class HfVocabulary(Vocabulary):
 
     def __init__(self, files: dict[str, str], path: str):
         """Reads the tokenizer; errors name `path`."""
-        library = import_tokenizers()
         self.files = files
         text = json.dumps(files, ensure_ascii=False, indent=1, sort_keys=True)
         self.model = text.encode("utf-8")
-        try:
-            self._tokenizer = library.Tokenizer.from_str(files[TOKENIZER_FILE])
-        except Exception as error:  # the library raises no narrower class
-            raise reading_error(f"{TOKENIZER_FILE} of vocabulary {path}", error) from error
+        self._tokenizer = _parse_rules(
+            files[TOKENIZER_FILE], f"{TOKENIZER_FILE} of vocabulary {path}"
+        )
         companions = [_parse(files.get(x, "{}"), f"{x} of {path}") for x in _COMPANIONS]
         self.eos_text = _special_token(companions, "eos_token") or ""
         eos_id = self._tokenizer.token_to_id(self.eos_text)
@@ -82,8 +80,7 @@ class HfVocabulary(Vocabulary):
         bos = _special_token(companions, "bos_token")
         bos_id = self._tokenizer.token_to_id(bos) if bos is not None else None
         self.prefix_id: int = eos_id if bos_id is None else bos_id
-        # Ids can have gaps, and a model needs a row for every id up to the highest.
-        self.size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
+        self.size = _size(self._tokenizer)
         # These settings do not suit training text: they truncate or pad documents, and read
         # "<|endoftext|>" inside a document as its end.
         self._tokenizer.no_truncation()
@@ -107,6 +104,25 @@ class HfVocabulary(Vocabulary):
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """See `Vocabulary.decode`."""
         return self._tokenizer.decode(np.asarray(ids, int).tolist(), skip_special_tokens=True)
+
+
+def read_size(content: bytes, place: str) -> int:
+    """Returns the `size` of a `tokenizer.json`, which need not name an EOS token."""
+    return _size(_parse_rules(content, place))
+
+
+def _parse_rules(content: str | bytes, place: str) -> Any:
+    library = import_tokenizers()
+    try:
+        text = content.decode("utf-8") if isinstance(content, bytes) else content
+        return library.Tokenizer.from_str(text)
+    except Exception as error:  # the library raises no narrower class
+        raise reading_error(place, error) from error
+
+
+def _size(tokenizer: Any) -> int:
+    """Ids can have gaps, and a model needs a row for every id up to the highest."""
+    return 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
 
 
 def _special_token(companions: Sequence[dict[str, Any]], kind: str) -> str | None:

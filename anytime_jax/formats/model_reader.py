@@ -15,9 +15,9 @@ import numpy as np
 
 from anytime_jax.checks import require_count
 from anytime_jax.config.model import MODELS, ModelConfig
-from anytime_jax.corpus.hf_vocabulary import TOKENIZER_FILE
+from anytime_jax.corpus.hf_vocabulary import TOKENIZER_FILE, read_size
 from anytime_jax.data.dataset_info import VOCABULARY_NAME
-from anytime_jax.errors import InputError, format_value, needs_extra
+from anytime_jax.errors import InputError, format_value, needs_extra, within
 from anytime_jax.formats import model_format as tables
 from anytime_jax.formats.ai2_olmo import OLMO
 from anytime_jax.formats.model_format import ModelFormat, Settings
@@ -248,20 +248,13 @@ def _vocab_size(directory: Path, rows: int) -> int:
     file = next((directory / name for name in names if (directory / name).is_file()), None)
     if file is None:
         return rows
-    content = _read(file)
-    try:
-        size = content["vocab_size"] if file.name == PROVENANCE else 1 + _highest_id(content)
-        require_count("vocab_size", size, least=1)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InputError(f"{file} has no number of tokens ({error!r}): copy it again") from error
+    if file.name == PROVENANCE:
+        size: Any = _read(file).get("vocab_size")
+        with within(str(file)):
+            require_count("vocab_size", size, least=1)
+    else:
+        size = read_size(file.read_bytes(), str(file))
     return min(size, rows)  # `dataset_info.check_rows` refuses data that have a token beyond
-
-
-def _highest_id(tokenizer: Settings) -> int:
-    """Returns the highest id in a tokenizer.json; ids can have gaps."""
-    pieces = tokenizer["model"]["vocab"]
-    ids = range(len(pieces)) if isinstance(pieces, list) else pieces.values()
-    return max([*ids, *(added["id"] for added in tokenizer.get("added_tokens") or ())])
 
 
 @contextlib.contextmanager
