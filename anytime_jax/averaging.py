@@ -126,6 +126,10 @@ class Rule(abc.ABC):
         survival = np.concatenate([np.cumsum(log_old[::-1])[::-1], [0.0]])
         return newest * np.exp(survival)
 
+    def kernel_error(self, t: int | Sequence[int] | np.ndarray) -> float:
+        """Returns the `kernel_error` of the average against the one that its label stands for."""
+        return 0.0
+
     def _newest_of(self, t: Any, span: int, xp: Any) -> Any:
         if span == 1:
             return xp.broadcast_to(self.newest(t, xp), xp.shape(t))
@@ -225,6 +229,51 @@ class Uniform(Rule):
     def newest(self, t: Any, xp: Any) -> Any:
         """Returns `1 / (t - start)`, and 1 up to `start`."""
         return 1 / xp.maximum(t - self.start, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Late(Rule):
+    """An average that was added to an old run, and started from the weights at time `since`.
+
+    Its label is that of `rule`, but all iterates up to `since` are replaced by the last of them.
+
+    Examples:
+      >>> late = averaging.Late(averaging.Uniform(), since=2)
+      >>> late.kernel(4), averaging.Uniform().kernel(4)
+      (array([0.  , 0.  , 0.5 , 0.25, 0.25]), array([0.  , 0.25, 0.25, 0.25, 0.25]))
+      >>> round(late.kernel_error(4), 3)
+      0.707
+    """
+
+    rule: Rule
+    since: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_count("since", self.since)
+
+    @property
+    def label(self) -> str:
+        """The label of the rule."""
+        return self.rule.label
+
+    def newest(self, t: Any, xp: Any) -> Any:
+        """Returns the rule's weight, and 1 up to `since`."""
+        return xp.where(t <= self.since, 1.0, self.rule.newest(t, xp))
+
+    def kernel_error(self, t: int | Sequence[int] | np.ndarray) -> float:
+        """Returns the `kernel_error` against the rule's kernel."""
+        return kernel_error(self.kernel(t), self.rule.kernel(t))
+
+
+def kernel_error(kernel: np.ndarray, target: np.ndarray) -> float:
+    """Returns the norm of a kernel minus a target kernel, divided by the norm of the target.
+
+    Examples:
+      >>> averaging.kernel_error(np.array([0, 0, 1]), np.array([0, 1, 1]))
+      0.7071067811865475
+    """
+    return float(np.linalg.norm(kernel - target) / np.linalg.norm(target))
 
 
 def tau(t: Any, f: float) -> np.ndarray:

@@ -46,6 +46,18 @@ def format_bytes(count: float) -> str:
     return f"{count:.3g} TB"
 
 
+def format_error(error: float) -> str:
+    """Formats a kernel error as `355.77%`; one that would show as 0.00% is the empty string."""
+    text = f"{error:.2%}"
+    return "" if text == "0.00%" else text
+
+
+def name_weights(label: str, error: float = 0.0) -> str:
+    """Returns a label with the kernel error of the weights: `f2 (kernel error 355.77%)`."""
+    text = format_error(error)
+    return f"{label} (kernel error {text})" if text else label
+
+
 def format_differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Returns text about the settings that differ, "" if none do; SHA-256 digests are shortened."""
     differences = (

@@ -30,6 +30,8 @@ from anytime_jax.storage.paths import storage_path
 
 DIRECTORY = "records"
 TASKS = "tasks/"  # prefix of the names of scores: tasks/WEIGHTS/TASK/METRIC
+# eval/LABEL/NAME of an average that began late: the step at which it started, and its kernel error.
+SINCE, KERNEL_ERROR = "since", "kernel_error"
 FORMAT_VERSION = 1
 # Values that differ between equal runs.
 TIMINGS = ("tokens_per_s", "mfu", "eval_seconds")
@@ -207,6 +209,21 @@ def describe_missing(found: int, expected: int, step: int) -> str | None:
     if found >= expected:
         return None
     return f"{expected - found:,} of the {expected:,} rows of records before step {step:,} are lost"
+
+
+def kernel_errors(row: Row) -> dict[str, float]:
+    """Returns the kernel error of each evaluated average that began late, by label."""
+    return _of_averages(row, KERNEL_ERROR)
+
+
+def starts_of_averages(row: Row) -> dict[str, int]:
+    """Returns the step at which each evaluated average that began late started, by label."""
+    return {label: int(step) for label, step in _of_averages(row, SINCE).items()}
+
+
+def _of_averages(row: Row, what: str) -> dict[str, float]:
+    names = ((name.split("/"), value) for name, value in row.values.items())
+    return {x[1]: value for x, value in names if [x[0], *x[2:]] == ["eval", what]}
 
 
 def is_evaluated(run_dir: str | Path, step: int) -> bool:

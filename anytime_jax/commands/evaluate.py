@@ -19,6 +19,7 @@ from anytime_jax.commands.argument_parser import positive_int
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
+from anytime_jax.formatting import format_error, name_weights
 from anytime_jax.tables import Column, Table, numbers
 from anytime_jax.weights import saved_run, weight_names
 from anytime_jax.weights.post_hoc_averages import WeightedSum
@@ -80,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         first = losses if first is None else first
         mean, (gap, error) = losses.mean, losses.minus(first)
         difference = "" if first is losses else f"{gap:+.4f} ± {error:.4f}"
-        kernel = f"{weighted_sum.kernel_error:.2%}" if weighted_sum.kernel_error else ""
+        kernel = format_error(weighted_sum.kernel_error)
         if len(name) > _LONGEST:
             console.print(name)
             name = ""
@@ -113,7 +114,8 @@ def _score_tasks(
         params = saved_run.load_weights(saved, weighted_sum, scorer.mesh)
         model = task_evaluation.RunModel(scorer, params, vocabulary)
         scores = task_evaluation.score_tasks(tasks, model)
-        table = Table(name, ["task", *numbers("shots"), Column("metric"), *numbers("score", "±")])
+        title = name_weights(name, weighted_sum.kernel_error)
+        table = Table(title, ["task", *numbers("shots"), Column("metric"), *numbers("score", "±")])
         for x in scores:
             error = None if x.error is None else _format(x.error)
             table.add_row(x.task, x.shots, x.metric, _format(x.value), error)

@@ -25,7 +25,7 @@ from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError, RunError, needs_extra
 from anytime_jax.formats import model_reader, model_writer, verifiers
 from anytime_jax.formats.tokenizer_writer import write_tokenizer
-from anytime_jax.formatting import format_bytes
+from anytime_jax.formatting import format_bytes, format_error
 from anytime_jax.storage.atomic import remove_unfinished
 from anytime_jax.weights import saved_run, weight_names
 from anytime_jax.weights.post_hoc_averages import WeightedSum
@@ -90,8 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
         console.print(f"{arguments.weights} of {saved.title}")
         if len(weighted_sum.parts) > 1:
             console.print(f"mixed: {weight_names.format_sum(weighted_sum)}")
-        if weighted_sum.kernel_error:
-            console.print(f"kernel error {weighted_sum.kernel_error:.2%}")
+        if error := format_error(weighted_sum.kernel_error):
+            console.print(f"kernel error {error}")
         model_writer.write_model(
             part, model_format, config, layers, vocabulary.eos_id, arguments.dtype
         )

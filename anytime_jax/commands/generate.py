@@ -10,6 +10,7 @@ from anytime_jax.commands import argument_parser, run_options
 from anytime_jax.commands.argument_parser import positive_int
 from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
+from anytime_jax.formatting import name_weights
 from anytime_jax.models.sampling import SamplingSettings
 from anytime_jax.weights import saved_run, weight_names
 from anytime_jax.weights.generation import generate_text
@@ -49,8 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
     pieces = generate_text(
         saved, weighted_sum, vocabulary, arguments.prompt, sampling, arguments.tokens
     )
-    error = f", kernel error {weighted_sum.kernel_error:.2%}" if weighted_sum.kernel_error else ""
-    print(f"{weight_names.format_sum(weighted_sum)} of {saved.run_dir}{error}", file=sys.stderr)
+    name = name_weights(weight_names.format_sum(weighted_sum), weighted_sum.kernel_error)
+    print(f"{name} of {saved.run_dir}", file=sys.stderr)
     for piece in pieces:
         print(piece, end="", flush=True)
     print(flush=True)

@@ -15,6 +15,8 @@ from anytime_jax import figure_style
 from anytime_jax.averaging import LIVE
 from anytime_jax.checkpoints.metric_records import Row
 from anytime_jax.commands.loss_table import (
+    Evaluated,
+    curve_name,
     define,
     evaluated_rows,
     gain_limits,
@@ -132,16 +134,15 @@ def training_losses(rows: Sequence[Row]) -> list[tuple[Row, float]]:
     return [(row, row.values["train/loss"]) for row in rows if "train/loss" in row.values]
 
 
-def _draw_losses(
-    axes: Axes, rows: Sequence[Row], evaluated: Sequence[tuple[Row, dict[str, float]]]
-) -> None:
+def _draw_losses(axes: Axes, rows: Sequence[Row], evaluated: Evaluated) -> None:
     plot(axes, training_losses(rows), f"training, {LIVE}", color="0.6", linewidth=0.8)
     final = evaluated[-1][1]
     best = min(final, key=lambda label: final[label])
     for label in dict.fromkeys((LIVE, best)):
         points = [(row, losses[label]) for row, losses in evaluated if label in losses]
         style = figure_style.weight_style(label)
-        plot(axes, points, f"validation, {label}", marker=".", **style)
+        name = curve_name(evaluated, label)
+        plot(axes, points, f"validation, {name}", marker=".", **style)
     axes.set_ylabel("loss (nats per token; lower is better)")
 
 
@@ -155,10 +156,11 @@ def _draw_sets(axes: Axes, rows: Sequence[Row], sets: Sequence[str]) -> None:
     axes.set_ylabel(f"loss of {LIVE} on each validation set\n(nats per token; lower is better)")
 
 
-def _draw_gains(axes: Axes, evaluated: Sequence[tuple[Row, dict[str, float]]]) -> None:
+def _draw_gains(axes: Axes, evaluated: Evaluated) -> None:
     axes.axhline(0, label=LIVE, **figure_style.weight_style(LIVE))
     for label in weight_labels(evaluated, LIVE):
         style = figure_style.weight_style(label)
-        plot(axes, gains(evaluated, label), label, marker=".", **style)
+        name = curve_name(evaluated, label)
+        plot(axes, gains(evaluated, label), name, marker=".", **style)
     axes.set_ylim(gain_limits(evaluated))
     axes.set_ylabel(f"validation loss minus that of {LIVE}\n(nats per token; lower is better)")

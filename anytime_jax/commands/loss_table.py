@@ -4,10 +4,12 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 
 from anytime_jax.averaging import LIVE, GrowingWindow, is_label, label_order, parse_rule
-from anytime_jax.checkpoints.metric_records import Row
+from anytime_jax.checkpoints.metric_records import Row, kernel_errors
 from anytime_jax.config.clock import Clock
-from anytime_jax.formatting import format_count
+from anytime_jax.formatting import format_count, format_error, name_weights
 from anytime_jax.tables import Table, numbers
+
+Evaluated = Sequence[tuple[Row, Mapping[str, float]]]  # `evaluated_rows`
 
 
 def evaluated_rows(
@@ -45,22 +47,37 @@ def set_table(clock: Clock, runs: Mapping[str, Sequence[Row]]) -> Table | None:
         for run, rows in runs.items()
         if (evaluated := evaluated_rows(rows, name))
     ]
-    labels = weight_labels([(row, losses) for _, _, row, losses in lines])
+    evaluated = [(row, losses) for _, _, row, losses in lines]
+    names, cells = _columns(evaluated, weight_labels(evaluated))
     title = "validation loss (nats per token) at the end, by set, * the best of each row"
-    table = Table(title, ["set", "run", *numbers("budget", *labels)])
-    for name, run, row, losses in lines:
-        table.add_row(name, run, f"{clock.multiple(row.step):.4g}x", *_marked(losses, labels))
+    table = Table(title, ["set", "run", *numbers("budget", *names)])
+    for (name, run, row, _), of_row in zip(lines, cells, strict=True):
+        table.add_row(name, run, f"{clock.multiple(row.step):.4g}x", *of_row)
     return table if len(lines) > 1 else None
 
 
-def _marked(losses: Mapping[str, float], labels: Sequence[str]) -> list[str | None]:
-    """Losses as the cells of a row, with the best one marked."""
-    best = min(losses.values())
-    marks = {label: "*" if loss == best else " " for label, loss in losses.items()}
-    return [f"{losses[x]:.4f}{marks[x]}" if x in losses else None for x in labels]
+def _columns(
+    evaluated: Evaluated, labels: Sequence[str]
+) -> tuple[list[str], list[list[str | None]]]:
+    """Returns the columns of losses, and their cells by row, with the best of each row marked.
+
+    After an average that began late comes a column of its kernel error.
+    """
+    errors = [kernel_errors(row) for row, _ in evaluated]
+    late = {x for each in errors for x, error in each.items() if format_error(error)}
+    names = [name for x in labels for name in ([x, f"{x} kernel error"] if x in late else [x])]
+    rows = []
+    for (_, losses), of_row in zip(evaluated, errors, strict=True):
+        best, cells = min(losses.values()), list[str | None]()
+        for x in labels:
+            mark = "*" if losses.get(x) == best else " "
+            cells.append(f"{losses[x]:.4f}{mark}" if x in losses else None)
+            cells += [format_error(of_row.get(x, 0.0))] if x in late else []
+        rows.append(cells)
+    return names, rows
 
 
-def weight_labels(evaluated: Sequence[tuple[Row, Mapping[str, float]]], *without: str) -> list[str]:
+def weight_labels(evaluated: Evaluated, *without: str) -> list[str]:
     """Returns the weight labels of any of the `evaluated_rows`, the live weights first."""
     labels = {label for _, losses in evaluated for label in losses} - {*without}
     return sorted(labels, key=lambda label: (label != LIVE, label_order(label)))
@@ -77,9 +94,20 @@ def define(labels: Sequence[str]) -> str:
     return f"{text}."
 
 
-def gains(
-    evaluated: Sequence[tuple[Row, Mapping[str, float]]], label: str
-) -> list[tuple[Row, float]]:
+def name_at(row: Row, label: str) -> str:
+    """Returns a label with the kernel error that its weights have at a row, if any."""
+    return name_weights(label, kernel_errors(row).get(label, 0.0))
+
+
+def curve_name(evaluated: Evaluated, label: str) -> str:
+    """Returns the name of a curve: a label with the largest and the last kernel error, if any."""
+    errors = [kernel_errors(row).get(label, 0.0) for row, losses in evaluated if label in losses]
+    texts = dict.fromkeys(format_error(x) or "0.00%" for x in (max(errors), errors[-1]))
+    is_late = format_error(max(errors))
+    return f"{label} (kernel error {' to '.join(texts)})" if is_late else label
+
+
+def gains(evaluated: Evaluated, label: str) -> list[tuple[Row, float]]:
     """Returns an average's loss minus the live weights' loss, wherever it was evaluated."""
     return [
         (row, losses[label] - losses[LIVE])
@@ -88,7 +116,7 @@ def gains(
     ]
 
 
-def gain_limits(evaluated: Sequence[tuple[Row, Mapping[str, float]]]) -> tuple[float, float]:
+def gain_limits(evaluated: Evaluated) -> tuple[float, float]:
     """Returns the range in which to draw `gains`.
 
     Losses of the first two evaluations above the live weights' do not count: the widest averages
@@ -106,7 +134,7 @@ def gain_limits(evaluated: Sequence[tuple[Row, Mapping[str, float]]]) -> tuple[f
 
 def loss_table(
     clock: Clock,
-    evaluated: Sequence[tuple[Row, Mapping[str, float]]],
+    evaluated: Evaluated,
     labels: Collection[str] | None = None,
 ) -> Table:
     """Returns a table of `evaluated_rows` with the best loss of each row marked.
@@ -115,10 +143,10 @@ def loss_table(
     dropped.
     """
     labels = [x for x in weight_labels(evaluated) if labels is None or x in labels]
-    columns = [*numbers("budget"), *numbers("steps", format=","), *numbers("tokens", *labels)]
+    names, cells = _columns(evaluated, labels)
+    columns = [*numbers("budget"), *numbers("steps", format=","), *numbers("tokens", *names)]
     table = Table("validation loss (nats per token), * the best of each row", columns)
-    for row, losses in evaluated:
+    for (row, _), of_row in zip(evaluated, cells, strict=True):
         budget = f"{clock.multiple(row.step):.4g}x"
-        cells = _marked(losses, labels)
-        table.add_row(budget, row.step, format_count(row.tokens), *cells)
+        table.add_row(budget, row.step, format_count(row.tokens), *of_row)
     return table

@@ -269,7 +269,10 @@ def _is_being_removed(path: Path) -> bool:
 
 
 def _table(listed: Sequence[_Listed], rows: Sequence[Row]) -> Table:
-    losses = {row.step: losses for row, losses in loss_table.evaluated_rows(rows)}
+    losses = {
+        row.step: {loss_table.name_at(row, label): loss for label, loss in losses.items()}
+        for row, losses in loss_table.evaluated_rows(rows)
+    }
     has_losses = any(x.entry.step in losses for x in listed)
     columns = [*numbers("step", format=","), *numbers("tokens", "multiple", "size")]
     columns += [Column("validation loss")] if has_losses else []
@@ -304,7 +307,8 @@ def _describe_losses(rows: Sequence[Row]) -> list[str]:
         parts = [f"{losses[LIVE]:.4f} {LIVE}"] if LIVE in losses else []
         if others:
             best = min(others, key=lambda label: others[label])
-            parts.append(f"{others[best]:.4f} {best} (the best read-out)")
+            name = loss_table.name_at(row, best)
+            parts.append(f"{others[best]:.4f} {name} (the best read-out)")
         lines.append(f"validation loss {', '.join(parts)} at step {row.step:,}")
     scored = [row for row in rows if any(name.startswith(TASKS) for name in row.values)]
     for row in scored[-1:]:

@@ -207,7 +207,7 @@ def open_run(
         averages_since = _averages_since(config, restored, display.say)
         state = restored.state if restored else _first_state(plan)
 
-        recorder = Recorder(plan, display, last, meta, start.id, confirm_start)
+        recorder = Recorder(plan, display, last, meta, averages_since, start.id, confirm_start)
         stack.callback(recorder.close)
         batches = run_data.iterate_batches(
             config, mesh, plan.datasets, plan.program.rules, plan.step

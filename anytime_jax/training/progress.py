@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from anytime_jax.averaging import LIVE
 from anytime_jax.config.clock import Clock
-from anytime_jax.formatting import format_count, format_duration
+from anytime_jax.formatting import format_count, format_duration, name_weights
 
 _PLAIN_SECONDS = 10.0  # between plain lines, where there is no terminal
 
@@ -58,12 +58,15 @@ class Display:
             self._last_line = time.monotonic()
             self.say(text)
 
-    def evaluated(self, step: int, losses: Mapping[str, float]) -> None:
-        """Prints the validation losses of every weight tree."""
+    def evaluated(
+        self, step: int, losses: Mapping[str, float], errors: Mapping[str, float]
+    ) -> None:
+        """Prints the validation losses of every weight tree, and kernel errors by label."""
         best = min(losses, key=lambda label: (round(losses[label], 4), label != LIVE))
-        parts = [f"{label} {loss:.4f}" for label, loss in losses.items()]
+        names = {label: name_weights(label, errors.get(label, 0.0)) for label in losses}
+        parts = [f"{names[label]} {loss:.4f}" for label, loss in losses.items()]
         gain = losses[LIVE] - losses[best]
-        note = f"  best: {best}" + (f", {gain:.4f} below {LIVE}" if best != LIVE else "")
+        note = f"  best: {names[best]}" + (f", {gain:.4f} below {LIVE}" if best != LIVE else "")
         self.say(f"{self._clock.multiple(step):>6.4g}x  validation  " + "  ".join(parts) + note)
 
     def _line(self, step: int, end: int, values: Mapping[str, float]) -> str:

@@ -9,8 +9,14 @@ from typing import Any
 
 import jax
 
+from anytime_jax.averaging import Late
 from anytime_jax.checkpoints.checkpoint_reader import Meta
-from anytime_jax.checkpoints.metric_records import RecordWriter, describe_missing
+from anytime_jax.checkpoints.metric_records import (
+    KERNEL_ERROR,
+    SINCE,
+    RecordWriter,
+    describe_missing,
+)
 from anytime_jax.checkpoints.tree_names import flatten_by_name
 from anytime_jax.config.run_config import Config
 from anytime_jax.distributed import processes
@@ -39,6 +45,7 @@ class Recorder:
         display: Display,
         last: LastCheckpoint,
         meta: Meta,
+        averages_since: Mapping[str, int],
         start_id: str,
         confirm_start: Callable[[], None],
     ):
@@ -46,9 +53,11 @@ class Recorder:
 
         `meta` are the metadata of the checkpoint that was restored. The metrics since its last row
         are continued. If the run's records lack rows before it, the recorder says so.
-        `confirm_start` raises a RunError if another start than `start_id` has taken over.
+        `averages_since` is `Meta.averages_since` of this start. `confirm_start` raises a RunError
+        if another start than `start_id` has taken over.
         """
         self._plan, self._display, self._last = plan, display, last
+        self._averages_since = averages_since
         config, device = plan.config, plan.mesh.devices.flat[0]
         self._records: RecordWriter | None = None
         self._trackers: list[Tracker] = []
@@ -98,10 +107,19 @@ class Recorder:
                 what = f"the validation loss of {label} at step {step:,} is {loss}"
                 raise self._last.error(what, "a lower peak rate, in a new run_dir")
         values = {f"eval/{label}/loss": loss for label, loss in losses.items()}
+        config = self._plan.config
+        errors = {}
+        for label, since in self._averages_since.items():
+            if since:
+                late = Late(config.averaging_rules[label], config.clock.time(since))
+                errors[label] = late.kernel_error(config.clock.times(step))
+                prefix = f"eval/{label}"
+                values |= {f"{prefix}/{SINCE}": since, f"{prefix}/{KERNEL_ERROR}": errors[label]}
         self._write(step, {**values, "eval_seconds": seconds})
         if self._records:
             self._records.sync()
-        self._display.evaluated(step, {x: loss for x, loss in losses.items() if "/" not in x})
+        means = {x: loss for x, loss in losses.items() if "/" not in x}
+        self._display.evaluated(step, means, errors)
 
     def sync(self, step: int) -> dict[str, Any]:
         """Stores all rows and returns a checkpoint's metadata about them; call it in `paused`."""

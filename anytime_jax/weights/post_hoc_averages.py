@@ -23,7 +23,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from anytime_jax.averaging import Rule
+from anytime_jax.averaging import Late, Rule, kernel_error
 from anytime_jax.checks import is_number, require
 from anytime_jax.schedules import Decay, DecayShape, constant
 
@@ -101,15 +101,14 @@ class StoredWeights:
     A further iterate of the optimizer, such as "z", is stored too; it has no kernel.
 
     Attributes:
-      rule: rule of the average; None for the live weights and for iterates.
-      since: the average started from the weights after this update.
+      rule: rule of the average, `Late` if it was added to an old run; None for the live weights and
+        for iterates.
       prefix: prefix of an iterate's names in the optimizer's state; None for other weights.
     """
 
     step: int
     label: str
     rule: Rule | None = None
-    since: int = 0
     prefix: str | None = None
 
     @property
@@ -125,9 +124,6 @@ class StoredWeights:
             kernel[self.step] = 1
             return kernel
         kernel[: self.step + 1] = self.rule.kernel(times[: self.step])
-        # For an average that was added to an old run, all iterates before it count as one.
-        kernel[self.since] = kernel[: self.since + 1].sum()
-        kernel[: self.since] = 0
         return kernel
 
 
@@ -135,13 +131,35 @@ class StoredWeights:
 class WeightedSum:
     """A weighted sum of stored weights; its coefficients sum to 1.
 
-    `kernel_error` is the norm of the sum's kernel minus the target kernel, divided by the norm of
-    the target kernel. It is 0 for a sum without a target.
+    `kernel_error` compares the sum's kernel with the one that its name stands for
+    (`averaging.kernel_error`). It is 0 for a sum of live weights.
     """
 
     parts: tuple[StoredWeights, ...]
     coefficients: tuple[float, ...] = (1.0,)
     kernel_error: float = 0.0
+
+
+def sum_stored(
+    parts: Sequence[StoredWeights], coefficients: Sequence[float], t: Times
+) -> WeightedSum:
+    """Returns a weighted sum that is named by its parts.
+
+    The name of an average that began late stands for an average from the start of the run. An
+    iterate of the optimizer has no kernel, and counts as the live weights.
+    """
+    error = 0.0
+    if any(isinstance(part.rule, Late) for part in parts):
+        named = [
+            dataclasses.replace(x, rule=x.rule.rule) if isinstance(x.rule, Late) else x
+            for x in parts
+        ]
+        kernel, target = (
+            sum(c * x.kernel(t) for c, x in zip(coefficients, of, strict=True))
+            for of in (parts, named)
+        )
+        error = kernel_error(np.asarray(kernel), np.asarray(target))
+    return WeightedSum(tuple(parts), tuple(coefficients), error)
 
 
 def fit_sum(

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from anytime_jax.averaging import LIVE, GrowingWindow, label_order
+from anytime_jax.averaging import LIVE, GrowingWindow, Late, label_order
 from anytime_jax.checkpoints import checkpoint_reader, run_json, run_ownership
 from anytime_jax.checkpoints.checkpoint_listing import checkpoint_path, format_steps, saved_steps
 from anytime_jax.checkpoints.checkpoint_reader import Meta
@@ -166,7 +166,7 @@ class SavedRun:
     @property
     def growing_windows(self) -> dict[str, float]:
         """The f of every growing window stored in this checkpoint, by label."""
-        rules = {label: x.rule for label, x in self.weights.items()}
+        rules = {label: self.config.averaging_rules[label] for label in self.meta.averages}
         return {label: x.f for label, x in rules.items() if isinstance(x, GrowingWindow)}
 
 
@@ -314,10 +314,12 @@ def _read_checkpoint(
 
 def _stored(meta: Meta, config: Config) -> list[StoredWeights]:
     """Returns the weights in a checkpoint, the live weights first."""
-    return [StoredWeights(meta.step, LIVE)] + [
-        StoredWeights(meta.step, label, config.averaging_rules[label], meta.averages_since[label])
-        for label in sorted(meta.averages, key=label_order)
-    ]
+    stored = [StoredWeights(meta.step, LIVE)]
+    for label in sorted(meta.averages, key=label_order):
+        since, rule = meta.averages_since[label], config.averaging_rules[label]
+        rule = Late(rule, config.clock.time(since)) if since else rule
+        stored.append(StoredWeights(meta.step, label, rule))
+    return stored
 
 
 @contextlib.contextmanager

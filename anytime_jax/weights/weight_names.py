@@ -27,6 +27,7 @@ from anytime_jax.weights.post_hoc_averages import (
     WeightedSum,
     fit_sum,
     merge_live_weights,
+    sum_stored,
 )
 from anytime_jax.weights.saved_run import SavedRun
 
@@ -69,8 +70,9 @@ def format_sum(weighted_sum: WeightedSum) -> str:
 def _parse(run: SavedRun, name: str, limits: SumLimits) -> WeightedSum:
     if name.startswith("f=") and name != "f=":
         rule = GrowingWindow(_positive("f", name.removeprefix("f=")))
-        if rule.label not in run.weights:
-            return _fit(run, rule, limits, _window_advice(run))
+        stored = run.weights.get(rule.label)
+        if stored is None or stored.rule != rule:  # not from the start of the run
+            return _fit(run, rule, limits, _window_advice(run, limits))
         name = rule.label
     stored = _stored(run)
     if name in stored:
@@ -97,7 +99,8 @@ def _parse(run: SavedRun, name: str, limits: SumLimits) -> WeightedSum:
 def _stored(run: SavedRun) -> dict[str, WeightedSum]:
     """Returns the weights that the checkpoint stores and the read-outs, as sums, by label."""
     parts = {**run.weights, **run.iterates}
-    return {**{name: WeightedSum((part,)) for name, part in parts.items()}, **run.readouts}
+    sums = {name: sum_stored((part,), (1.0,), run.times) for name, part in parts.items()}
+    return {**sums, **run.readouts}
 
 
 def _fit(run: SavedRun, target: Rule | LastFraction, limits: SumLimits, advice: str) -> WeightedSum:
@@ -113,10 +116,12 @@ def _fit(run: SavedRun, target: Rule | LastFraction, limits: SumLimits, advice: 
     return weighted_sum
 
 
-def _window_advice(run: SavedRun) -> str:
-    if not run.growing_windows:
+def _window_advice(run: SavedRun, limits: SumLimits) -> str:
+    sums, windows = _stored(run), run.growing_windows
+    near = [f for x, f in windows.items() if sums[x].kernel_error <= limits.kernel_error]
+    if not near:
         return "choose a step that stores a growing window"
-    stored = ", ".join(f"{f:g}" for f in run.growing_windows.values())
+    stored = ", ".join(f"{f:g}" for f in near)
     return f"choose an f closer to a stored one ({stored})"
 
 
@@ -149,7 +154,7 @@ def _sum(run: SavedRun, argument: str) -> WeightedSum:
             )
         for part, coefficient in zip(weighted_sum.parts, weighted_sum.coefficients, strict=True):
             coefficients[part] = coefficients.get(part, 0.0) + x * coefficient
-    return WeightedSum(tuple(coefficients), tuple(coefficients.values()))
+    return sum_stored(tuple(coefficients), tuple(coefficients.values()), run.times)
 
 
 def _merge(run: SavedRun, argument: str) -> WeightedSum:

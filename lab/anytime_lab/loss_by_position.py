@@ -18,6 +18,7 @@ from anytime_jax.commands.argument_parser import path, positive_int
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
+from anytime_jax.formatting import name_weights
 from anytime_jax.models.decoder import Params
 from anytime_jax.tables import Table, numbers
 from anytime_jax.training.evaluator import EvaluationRequest, Evaluators
@@ -64,7 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
         by_position = position_losses(of_run, params)
         means = [by_position[first:end].mean() for first, end in ranges]
         gain = means[min(1, len(means) - 1)] - means[-1]
-        table.add_row(each.run_dir.absolute().name, by_position.mean(), *means, gain)
+        run_name = name_weights(each.run_dir.absolute().name, weighted_sum.kernel_error)
+        table.add_row(run_name, by_position.mean(), *means, gain)
     open_console().print(table)
     return 0
 

@@ -9,7 +9,7 @@ from anytime_jax import figure_style
 from anytime_jax.averaging import LIVE
 from anytime_jax.checkpoints.run_json import is_same_evaluation, read_run_file
 from anytime_jax.commands import loss_figure
-from anytime_jax.commands.loss_table import evaluated_rows, weight_labels
+from anytime_jax.commands.loss_table import evaluated_rows, name_at, weight_labels
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count
 from anytime_jax.storage.paths import storage_path
@@ -49,6 +49,9 @@ def describe(runs: Sequence[Snapshot]) -> Iterator[str | Table]:
         if not is_same_evaluation([*first, *other]):
             yield f"  {name}: its losses are of other validation sets, weights or tokens"
     for name, run in zip(names, runs, strict=True):
+        row, losses = run.evaluated[-1]
+        late = [x for label in losses if (x := name_at(row, label)) != label]
+        yield from (f"  {name}: at its last evaluation, {x}" for x in late)
         yield from (f"  {name}: {warning}" for warning in run.warnings)
 
 

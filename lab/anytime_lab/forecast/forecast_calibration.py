@@ -152,6 +152,8 @@ def _outcomes(
         prediction = fit.predict(run.history.schedule, [step], rules)
         actual = _evaluated(run, step)
         for i, label in enumerate([LIVE, *rules]):
+            if label not in actual or label not in now:  # an average that was added between
+                continue
             yield Outcome(
                 start.name,
                 begin,

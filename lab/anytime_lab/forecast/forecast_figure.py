@@ -60,7 +60,7 @@ def _draw(axes: Axes, subject: Subject, forecast: RunForecast) -> None:
         losses, low, high = forecast.path[label].T
         x = place(forecast.path_steps)
         fit = [row[label] for row in fitted]
-        text = f"{label}, fit and forecast"
+        text = f"{forecast.name(label, now)}, fit and forecast"
         axes.plot([*place(past), *x], [*fit, *losses], label=text, **style)
         axes.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
     rows = [row for row in forecast.rows if row.step > now]

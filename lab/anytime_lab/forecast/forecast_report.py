@@ -53,7 +53,9 @@ def _loss_table(subject: Subject, forecast: RunForecast) -> Table:
         if found := {label: x for label, x in measured.items() if label != LIVE}:
             best = min(found, key=lambda label: found[label])
         if best:
-            average = f"{_loss(measured.get(best), row.losses[best])} {best}"
+            average = (
+                f"{_loss(measured.get(best), row.losses[best])} {forecast.name(best, row.step)}"
+            )
         mark = "" if row.calibrated else "*"
         table.add_row(
             f"{subject.clock.multiple(row.step):.4g}x{mark}",
@@ -70,7 +72,7 @@ def _loss_table(subject: Subject, forecast: RunForecast) -> Table:
 def describe_costs(subject: Subject, forecast: RunForecast) -> str:
     """Returns a line on what each further 0.01 nats costs."""
     start, last = forecast.history.step, int(forecast.path_steps[-1])
-    weights = _name(forecast.label)
+    weights = _name(forecast.name(forecast.label, last))
     if not forecast.costs:
         end = _point(subject, last)
         return f"a loss lower by {COST_NATS:g} nats through {weights} is not reached by {end}"
@@ -100,7 +102,7 @@ def outlook(subject: Subject, forecast: RunForecast) -> Outlook:
     return Outlook(
         f"{subject.clock.multiple(row.step):.4g}x",
         f"{_amount(subject, start, row.step)} more {unit}",
-        _name(weights),
+        _name(forecast.name(weights, row.step)),
         gain,
         over,
         f"a decay over the last {100 * plan.fraction:.3g}%",
@@ -142,7 +144,9 @@ def to_json(subject: Subject, forecast: RunForecast) -> dict[str, Any]:
 def _decays_table(subject: Subject, forecast: RunForecast) -> Table:
     tokens = ["tokens"] if subject.has_tokens else []
     columns = [*numbers("share"), *numbers("ends at", format=","), *numbers(*tokens)]
-    columns += numbers("loss", f"minus {forecast.label} there")
+    columns += numbers(
+        "loss", f"minus {forecast.name(forecast.label, forecast.history.step)} there"
+    )
     title = "live weights if a decay starts now, by its share of the run at its end"
     table = Table(title, columns)
     end = forecast.history.schedule.end

@@ -85,6 +85,10 @@ class RuleByUpdate(Rule):
             newest[inside] = self.rule.evaluate(times[inside], phase.span)
         return newest
 
+    def kernel_error(self, t: Any) -> float:
+        """Returns the kernel error of the rule after `t` updates."""
+        return self.rule.kernel_error(self.clock.times(t))
+
 
 def times_of(clock: Clock, steps: Any) -> np.ndarray:
     """Returns the times after `steps` updates, int64[...]."""

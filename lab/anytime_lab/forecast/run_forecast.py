@@ -9,6 +9,7 @@ import numpy as np
 from anytime_jax.averaging import LIVE, GrowingWindow, Rule
 from anytime_jax.checks import conform_to_types, is_number, require, require_fraction
 from anytime_jax.errors import InputError, format_value
+from anytime_jax.formatting import name_weights
 from anytime_jax.schedules import Decay, DecayShape, Schedule, cosine
 from anytime_lab.forecast.functional_law_fit import NORMAL_QUANTILE, FunctionalFit, Prediction
 from anytime_lab.forecast.loss_history import LONGEST, MIN_LOSSES, LossHistory
@@ -148,6 +149,11 @@ class RunForecast:
             return LIVE
         row = next((x for x in self.rows if x.losses), self.now)
         return row.best_average or LIVE
+
+    def name(self, label: str, step: int) -> str:
+        """Returns a label with the kernel error that its weights have at a step, if any."""
+        rule = self.history.rules.get(label)
+        return name_weights(label, rule.kernel_error(step) if rule else 0.0)
 
     @property
     def has_seen_noise(self) -> bool:

@@ -8,9 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from anytime_jax.averaging import LIVE
+from anytime_jax.averaging import LIVE, Late
 from anytime_jax.checkpoints import run_json
-from anytime_jax.checkpoints.metric_records import Row, read_records, read_trunk
+from anytime_jax.checkpoints.metric_records import (
+    Row,
+    read_records,
+    read_trunk,
+    starts_of_averages,
+)
 from anytime_jax.checkpoints.run_json import Evaluation
 from anytime_jax.commands.loss_table import evaluated_rows
 from anytime_jax.config.kinds import NOBODY, Trust
@@ -107,16 +112,23 @@ def from_rows(config: Config, rows: Sequence[Row]) -> LossHistory:
         if "train/loss" in row.values:
             found.append((max(before, 1), row.step, row.values["train/loss"], LIVE, True))
             before = row.step
-    known = {LIVE, *config.averaging_rules}
-    for row, losses in evaluated_rows(rows):
+    clock, rate, rules = config.clock, config.learning_rate, dict(config.averaging_rules)
+    evaluated = evaluated_rows(rows)
+    starts = {x: starts_of_averages(row).get(x, 0) for row, losses in evaluated for x in losses}
+    for row, losses in evaluated:
+        of_row = starts_of_averages(row)
         found += [
-            (row.step, row.step, x, label, False) for label, x in losses.items() if label in known
+            (row.step, row.step, x, label, False)
+            for label, x in losses.items()
+            # An average that was dropped and added again is another one from there on.
+            if label in {LIVE, *rules} and of_row.get(label, 0) == starts[label]
         ]
+    late = {label: since for label, since in starts.items() if since and label in rules}
+    rules |= {label: Late(rules[label], clock.time(since)) for label, since in late.items()}
     found = [x for x in found if x[1] > 0 and math.isfinite(x[2])]
     if not found:
         raise NoLossError(f"{config.name} has recorded no loss yet: train on")
     first, last, losses, labels, training = zip(*found, strict=True)
-    clock, rate, rules = config.clock, config.learning_rate, config.averaging_rules
     if clock.grows:
         rate = RateByUpdate(rate, clock)
         rules = {label: RuleByUpdate(rule, clock) for label, rule in rules.items()}

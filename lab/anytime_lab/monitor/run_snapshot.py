@@ -10,7 +10,13 @@ from pathlib import Path
 from anytime_jax.averaging import LIVE
 from anytime_jax.checkpoints import metric_records, run_json, run_ownership
 from anytime_jax.checkpoints.metric_records import Row
-from anytime_jax.commands.loss_table import define, evaluated_rows, loss_table, weight_labels
+from anytime_jax.commands.loss_table import (
+    define,
+    evaluated_rows,
+    loss_table,
+    name_at,
+    weight_labels,
+)
 from anytime_jax.config.clock import Clock
 from anytime_jax.config.kinds import NOBODY, Trust
 from anytime_jax.config.run_config import Config
@@ -118,7 +124,7 @@ class Snapshot:
         row, losses = self.evaluated[-1]
         best = min(losses, key=lambda label: losses[label])
         gain = losses.get(LIVE, losses[best]) - losses[best]
-        line = f"best weights: {best}, {losses[best]:.4f} nats"
+        line = f"best weights: {name_at(row, best)}, {losses[best]:.4f} nats"
         if best != LIVE:
             line += f", {gain:.4f} below the live weights"
         return f"{line}, at {self.clock.describe(row.step)}"

@@ -18,6 +18,7 @@ from anytime_jax.commands import argument_parser, run_options
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.distributed import jax_settings
 from anytime_jax.errors import InputError
+from anytime_jax.formatting import format_error
 from anytime_jax.storage.files import make_writable_directory
 from anytime_jax.tables import Table, numbers
 from anytime_jax.weights import saved_run
@@ -110,12 +111,12 @@ def judge(
             selected = candidate
     if selected is reference:
         return reference, (
-            f"use {reference.name}: no selected weights are lower by {_MIN_GAIN} nats and "
+            f"use {reference.full_name}: no selected weights are lower by {_MIN_GAIN} nats and "
             f"{_STANDARD_ERRORS} standard errors on the held-out half"
         )
     gap, error = selected.minus(reference)
     return selected, (
-        f"use {selected.name}: {-gap:.4f} ± {error:.4f} nats below {reference.name} on the "
+        f"use {selected.full_name}: {-gap:.4f} ± {error:.4f} nats below {reference.name} on the "
         "held-out half"
     )
 
@@ -133,7 +134,7 @@ def _command(name: str, arguments: argparse.Namespace, step: int, readout: Score
 
 def _table(readouts: Sequence[ScoredReadout], reference: ScoredReadout) -> Table:
     losses = numbers("selected on", "measured on", format=".4f")
-    others = numbers(f"minus {reference.name}", "kernel error", format=".2%")
+    others = numbers(f"minus {reference.name}", "kernel error")
     table = Table("", ["weights", *losses, *others])
     for readout in readouts:
         gap, error = readout.minus(reference)
@@ -142,7 +143,7 @@ def _table(readouts: Sequence[ScoredReadout], reference: ScoredReadout) -> Table
             readout.selection_loss,
             readout.loss,
             None if readout is reference else f"{gap:+.4f} ± {error:.4f}",
-            readout.weighted_sum.kernel_error or None,
+            format_error(readout.weighted_sum.kernel_error) or None,
         )
     return table
 
@@ -164,7 +165,8 @@ def draw(
     axes.plot(fs, [x.loss for x in windows], color=blue, label="average f, on the held-out half")
     label = "average f, on the half that selects"
     axes.plot(fs, [x.selection_loss for x in windows], ":", color="0.6", label=label)
-    averages = [x for x in stored if x.name.startswith("f")]
+    # An average that began late is not the average of its f.
+    averages = [x for x in stored if x.name.startswith("f") and x.full_name == x.name]
     style = {"c": [figure_style.weight_style(x.name)["color"] for x in averages], "zorder": 3}
     points = [_f(x) for x in averages], [x.loss for x in averages]
     axes.scatter(*points, label="averages that the run stored", **style)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from anytime_jax.errors import InputError
+from anytime_jax.formatting import name_weights
 from anytime_jax.training.evaluator import Evaluators, WindowLosses
 from anytime_jax.weights import weight_names
 from anytime_jax.weights.post_hoc_averages import WeightedSum
@@ -29,6 +30,11 @@ class ScoredReadout:
     weighted_sum: WeightedSum
     selection_loss: float
     heldout_losses: WindowLosses
+
+    @property
+    def full_name(self) -> str:
+        """The name, with the kernel error if there is one."""
+        return name_weights(self.name, self.weighted_sum.kernel_error)
 
     @property
     def loss(self) -> float:

@@ -22,6 +22,7 @@ from anytime_jax.checkpoints.metric_records import (
     Row,
     count_before,
     describe_missing,
+    kernel_errors,
     read_records,
 )
 from anytime_jax.checks import is_number
@@ -30,6 +31,7 @@ from anytime_jax.config.clock import BRANCH_FRACTION, Clock
 from anytime_jax.config.run_config import Config
 from anytime_jax.config.settings_reader import flatten
 from anytime_jax.errors import InputError, RunError
+from anytime_jax.formatting import format_error
 from anytime_jax.optimizers.weight_decay import parse_g
 from anytime_lab.study.plan import Study, StudyRun
 from anytime_lab.study.tasks import check_evaluation
@@ -326,8 +328,14 @@ def _read_run(
         )
     rows = read_records(run.run_dir, warn)
     _warn_of_missing_rows(run, rows, warn)
+    evaluated = [(row, losses) for row, losses in evaluated_rows(rows) if row.step]
+    if late := {x for row, _ in evaluated for x in _late(row)}:
+        warn(
+            f"run {run.name}: losses of {', '.join(sorted(late))} are left out where it began late"
+        )
     losses = {
-        _multiple(clock, row.step): losses for row, losses in evaluated_rows(rows) if row.step
+        _multiple(clock, row.step): {k: x for k, x in losses.items() if k not in _late(row)}
+        for row, losses in evaluated
     }
     by_set = [
         {_multiple(clock, row.step): of_set for row, of_set in evaluated_rows(rows, name)}
@@ -354,6 +362,11 @@ def _read_run(
         losses=losses,
         reported=reported,
     )
+
+
+def _late(row: Row) -> set[str]:
+    """The averages that began late, and are not what their labels say."""
+    return {label for label, error in kernel_errors(row).items() if format_error(error)}
 
 
 def _reported_sets(config: Config) -> tuple[str, ...]:
