@@ -109,3 +109,11 @@ def test_branch_is_drawn_with_its_trunk(tmp_path):
     joined = loss_figure.make_figure(branch, rows[20:], rows[:20])
     assert [len(x.axes[1].lines[1].get_xdata()) for x in (alone, joined)] == [1, 3]
     assert [x.get_text() for x in joined.axes[0].texts] == ["branch"]
+
+
+def test_legends_have_the_error_of_an_average_that_began_late(config):
+    values = {"eval/last/loss": 3.0, "eval/f2/loss": 2.0, "eval/f2/kernel_error": 0.5}
+    figure = loss_figure.make_figure(config, [*make_rows(()), Row(50, 5 * BUDGET, values)])
+    for axes in figure.axes[:2]:
+        texts = [x.get_text() for x in axes.get_legend().get_texts()]
+        assert texts[-1].endswith("f2 (kernel error 50.00%)")

@@ -6,9 +6,11 @@ from rich.console import Console
 
 from anytime_jax.checkpoints.metric_records import Row
 from anytime_jax.commands.loss_table import (
+    curve_name,
     evaluated_rows,
     gain_limits,
     loss_table,
+    name_at,
     set_table,
     validation_sets,
 )
@@ -63,3 +65,19 @@ def test_table_of_sets_has_the_last_losses_of_each():
     assert ["b.c", "mine", "1x", "1.0000*", "1.5000"] in lines
     assert ["a@16", "mine", "1x", "2.5000*"] in lines
     assert set_table(Clock(1, 10, 20), {"one": one}) is None
+
+
+def test_average_that_began_late_has_its_kernel_error():
+    """Beside its loss in a table, and with its name elsewhere; an error of 0.00% is not shown."""
+    losses = {"eval/last/loss": 3.0, "eval/f2/loss": 2.0, "eval/f25/loss": 2.5}
+    errors = {"eval/f2/kernel_error": 3.562, "eval/f25/kernel_error": 1e-9}
+    rows = [Row(1, 10, losses), Row(2, 20, losses | errors)]
+    evaluated = evaluated_rows(rows)
+    text = loss_table(Clock(1, 10, 20), evaluated).text()
+    assert text[0][3:] == ["last", "f2", "f2 kernel error", "f25"]
+    assert [row[4:6] for row in text[1:]] == [["2.0000*", ""], ["2.0000*", "356.20%"]]
+    assert name_at(rows[1], "f2") == "f2 (kernel error 356.20%)"
+    assert name_at(rows[1], "f25") == "f25"
+    assert curve_name(evaluated, "f2") == "f2 (kernel error 356.20%)"
+    later = evaluated_rows([*rows, Row(3, 30, losses | {"eval/f2/kernel_error": 0.0})])
+    assert curve_name(later, "f2") == "f2 (kernel error 356.20% to 0.00%)"

@@ -53,9 +53,8 @@ def _loss_table(subject: Subject, forecast: RunForecast) -> Table:
         if found := {label: x for label, x in measured.items() if label != LIVE}:
             best = min(found, key=lambda label: found[label])
         if best:
-            average = (
-                f"{_loss(measured.get(best), row.losses[best])} {forecast.name(best, row.step)}"
-            )
+            loss = _loss(measured.get(best), row.losses[best])
+            average = f"{loss} {forecast.name(best, row.step)}"
         mark = "" if row.calibrated else "*"
         table.add_row(
             f"{subject.clock.multiple(row.step):.4g}x{mark}",

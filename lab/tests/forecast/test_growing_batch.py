@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from anytime_jax import schedules
-from anytime_jax.averaging import GrowingWindow
+from anytime_jax.averaging import GrowingWindow, Late
 from anytime_jax.config.clock import Clock
 from anytime_lab.forecast.growing_batch import RateByUpdate, RuleByUpdate
 from anytime_lab.forecast.run_forecast import DEFAULT_PLAN
@@ -35,3 +35,10 @@ def test_average_is_that_of_the_time():
     rule = GrowingWindow(25.0)
     kernel = RuleByUpdate(rule, CLOCK).kernel(300)
     np.testing.assert_allclose(kernel, rule.kernel(CLOCK.times(300)), rtol=1e-12)
+
+
+def test_error_of_an_average_that_began_late_is_that_of_the_time():
+    late = Late(GrowingWindow(2.0), CLOCK.time(250))
+    expected = late.kernel_error(CLOCK.times(300))
+    assert expected > 0.1
+    assert RuleByUpdate(late, CLOCK).kernel_error(300) == expected

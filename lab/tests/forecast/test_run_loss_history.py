@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import synthetic_study
 
+from anytime_jax.averaging import GrowingWindow, Late
 from anytime_jax.checkpoints import run_json
 from anytime_jax.checkpoints.metric_records import Row
 from anytime_jax.checkpoints.run_json import Evaluation, EvaluationChange
@@ -111,6 +112,20 @@ def test_averages_that_the_run_does_not_keep_are_left_out(root):
     row = Row(480, 1, {"eval/last/loss": 3.0, "eval/f7/loss": 2.0, "eval/f25/loss": 2.5})
     history = run_loss_history.from_rows(config, [row])
     assert history.labels == ("last", "f25")
+
+
+def test_average_that_began_late_has_its_own_kernel(root):
+    """And no loss of the average of the same label that the run dropped before."""
+    config = run_loss_history.read(root / TRUNK).config
+    rows = [
+        Row(480, 1, {"eval/f25/loss": 2.5, "eval/f50/loss": 2.6}),
+        Row(960, 2, {"eval/f25/loss": 2.4, "eval/f25/since": 720, "eval/f50/loss": 2.5}),
+    ]
+    history = run_loss_history.from_rows(config, rows)
+    assert evaluated(history, "f25") == ([960], [2.4])
+    assert evaluated(history, "f50") == ([480, 960], [2.6, 2.5])
+    assert history.rules["f25"] == Late(GrowingWindow(25.0), 720)
+    assert history.rules["f50"] == GrowingWindow(50.0)
 
 
 def test_initial_losses_are_left_out_and_none_is_an_error_of_its_own(root, tmp_path):

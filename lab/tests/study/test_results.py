@@ -9,6 +9,7 @@ import synthetic_study
 from run_files import META
 from synthetic_study import MULTIPLES, expected_loss, make_study, with_copy, write_study
 
+from anytime_jax.checkpoints.metric_records import RecordWriter
 from anytime_jax.errors import InputError
 from anytime_lab.study.results import Results, compared_settings
 
@@ -100,6 +101,21 @@ def test_torn_records_and_other_versions_are_warnings(tmp_path):
     results = Results(study, warn=warnings.append)
     assert [str(file) in line for file, line in zip((torn, other), warnings, strict=True)]
     assert {run.state for run in results.runs} == {"finished"}
+
+
+def test_losses_of_an_average_that_began_late_are_left_out(tmp_path):
+    study = write_few(tmp_path)
+    (run, *_), step = study.runs, make_study().runs[0].build().clock.step_at("4x")
+    writer = RecordWriter(run.run_dir, None, {})
+    writer.amend(step, 1, {"eval/f25/kernel_error": 0.2, "eval/f50/kernel_error": 1e-9})
+    writer.close()
+    warnings = []
+    result = Results(study, warn=warnings.append).runs[0]
+    assert {m for m, losses in result.losses.items() if "f25" not in losses} == {4.0}
+    assert all("f50" in losses for losses in result.losses.values())
+    (line,) = warnings
+    assert run.name in line
+    assert "f25" in line
 
 
 def test_lost_records_are_a_warning(tmp_path):
