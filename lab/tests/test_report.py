@@ -12,6 +12,7 @@ from synthetic_run import RecordedRun
 from synthetic_study import CLOCK
 
 from anytime_jax.checkpoints import run_json
+from anytime_jax.checkpoints.metric_records import RecordWriter
 from anytime_jax.checkpoints.run_json import Evaluation, EvaluationChange
 from anytime_jax.commands import loss_figure
 from anytime_jax.formatting import format_count
@@ -196,6 +197,11 @@ def test_several_runs_are_compared_after_equally_many_tokens(tmp_path, command):
     assert [row[3] for row in live.text()[1:]] == ["+0.0000"] * 2
     assert [row[3] for row in best.text()[1:]] == ["+0.0800"] * 2
     assert "other validation sets" not in out
+    writer = RecordWriter(other.run_dir, None, {})
+    writer.amend(240, CLOCK.tokens(240), {"eval/f25/kernel_error": 0.25})
+    writer.close()
+    assert "b: at its last evaluation, f25 (kernel error 25.00%)" in command(report, *runs)[1]
+    assert "best weights: f25 (kernel error 25.00%)" in run_snapshot.take(other.run_dir).describe_best()
     content = run_json.read_run_file(other.run_dir)
     first, now = (Evaluation(tokens, {"web": ("a", 1.0)}) for tokens in (128, 64))
     changes = (EvaluationChange(240, now),)

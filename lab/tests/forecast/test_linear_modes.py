@@ -13,6 +13,7 @@ NO_GROWTH = np.zeros(1)
 RULES = (
     averaging.GrowingWindow(6.25),
     averaging.GrowingWindow(100.0),
+    averaging.Late(averaging.GrowingWindow(6.25), 9_000),
     averaging.FixedDecay(0.0),
     averaging.FixedDecay(0.99),
     averaging.Uniform(),
