@@ -120,7 +120,8 @@ def _score_tasks(
             error = None if x.error is None else _format(x.error)
             table.add_row(x.task, x.shots, x.metric, _format(x.value), error)
         console.print(table)
-        if problem := task_evaluation.record_scores(saved, name, tasks, scores):
+        error = weighted_sum.kernel_error
+        if problem := task_evaluation.record_scores(saved, name, tasks, scores, error):
             console.print(f"note: {problem}")
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from anytime_jax.checkpoints import run_ownership
-from anytime_jax.checkpoints.metric_records import TASKS, RecordWriter, read_records
+from anytime_jax.checkpoints.metric_records import KERNEL_ERROR, TASKS, RecordWriter, read_records
 from anytime_jax.corpus.vocabulary_interface import Vocabulary
 from anytime_jax.errors import InputError, nearest, needs_extra
 from anytime_jax.models.decoder import Params
@@ -256,15 +256,22 @@ def score_tasks(tasks: Tasks, model: RunModel) -> list[TaskScore]:
     return scores
 
 
-def record_scores(run: SavedRun, weights: str, tasks: Tasks, scores: Sequence[TaskScore]) -> str:
+def record_scores(
+    run: SavedRun,
+    weights: str,
+    tasks: Tasks,
+    scores: Sequence[TaskScore],
+    kernel_error: float = 0.0,
+) -> str:
     """Adds scores to the records of a run and to its TensorBoard files, at the step of the weights.
 
-    Scores of the same name are replaced. Returns "" if the scores were recorded, or the reason why
-    they were not: for example, while a run on a disk is trained, the training alone writes records.
+    A kernel error of the weights joins them. Scores of the same name are replaced. Returns "" if
+    the scores were recorded, or the reason why they were not: for example, while a run on a disk is
+    trained, the training alone writes records.
     """
     if tasks.limit is not None:
         return "scores of a part of the documents (--limit) are not recorded"
-    values = {}
+    values = {f"{TASKS}{weights}/{KERNEL_ERROR}": kernel_error} if kernel_error else {}
     for x in scores:
         shots = tasks.shots if x.shots is None else x.shots
         name = x.task if tasks.shots is None else f"{x.task}-{shots}shot"
