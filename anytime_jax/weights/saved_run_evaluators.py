@@ -32,7 +32,7 @@ def open_evaluators(
         return RunEvaluators(config, mesh, sets, run.set_weights, {}, request).at(run.step)
     dataset = load_dataset(request.data, "choose a dataset as data")
     _check_vocabulary(run, dataset, "data")
-    rules = document_rules(config.data, dataset.eos_id)
+    rules = document_rules(config.data, dataset.delimiters)
     program = make_program(config, mesh, rules, model=run.model)
     return Evaluators({"": make_evaluator(dataset, program, request)}, {"": 1.0})
 
