@@ -73,9 +73,9 @@ class Delimiters:
         return f"begin with {begin} and end with token {self.eos_id}"
 
     @property
-    def begin(self) -> list[int]:
+    def begin(self) -> tuple[int, ...]:
         """The ids with which a document begins, at most one."""
-        return [] if self.bos_id is None else [self.bos_id]
+        return () if self.bos_id is None else (self.bos_id,)
 
     @property
     def before_text(self) -> int:

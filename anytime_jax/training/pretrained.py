@@ -99,9 +99,10 @@ def check_vocabulary(pretrained: Pretrained, dataset: DatasetInfo) -> None:
             f"{directory}: prepare the text with {shlex.quote(f'--vocabulary={file}')}",
             "config.initial_weights",
         )
-    if vocabulary.bos_id is not None and dataset.bos_id is None and "bos" not in dataset.settings:
+    if vocabulary.begin != dataset.delimiters.begin and "bos" not in dataset.settings:
         raise InputError(
-            f"the tokenizer of {directory} begins every text with its BOS, and the documents of "
-            f"{dataset.path} have none: prepare the text again, with --bos=none if that is meant",
+            f"the tokenizer of {directory} puts the tokens {[*vocabulary.begin]} before a text, and "
+            f"the documents of {dataset.path} {dataset.delimiters}: prepare the text again, with "
+            "--bos if that is meant",
             "config.initial_weights",
         )
