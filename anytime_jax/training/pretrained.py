@@ -85,7 +85,10 @@ def _check_shape(config: Config, description: ModelDescription) -> None:
 
 
 def check_vocabulary(pretrained: Pretrained, dataset: DatasetInfo) -> None:
-    """Raises an InputError unless the data have the vocabulary and BOS of the pretrained model."""
+    """Raises an InputError unless the data have the vocabulary and BOS of the pretrained model.
+
+    Data that were prepared with an own choice of `--bos` may begin otherwise.
+    """
     if pretrained.description is None:
         return
     directory = pretrained.description.directory
@@ -101,8 +104,8 @@ def check_vocabulary(pretrained: Pretrained, dataset: DatasetInfo) -> None:
         )
     if vocabulary.begin != dataset.delimiters.begin and "bos" not in dataset.settings:
         raise InputError(
-            f"the tokenizer of {directory} puts the tokens {[*vocabulary.begin]} before a text, and "
-            f"the documents of {dataset.path} {dataset.delimiters}: prepare the text again, with "
-            "--bos if that is meant",
+            f"the tokenizer of {directory} puts the tokens {[*vocabulary.begin]} before a text, "
+            f"and the documents of {dataset.path} {dataset.delimiters}: prepare the text again, "
+            "with --bos if that is meant",
             "config.initial_weights",
         )
