@@ -16,14 +16,14 @@ from local_tasks import make_documents, write_tasks
 from paths import REPOSITORY
 from training_runs import start
 
-from anytime_jax.checkpoints import run_ownership
+from anytime_jax.checkpoints import run_ownership, tree_names
 from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.commands import evaluate, export, generate, runs
 from anytime_jax.corpus.file_source import FileSource
 from anytime_jax.corpus.preparation import prepare
 from anytime_jax.errors import InputError
 from anytime_jax.models import decoder
-from anytime_jax.weights import generation, saved_run, text_scorer, weight_names
+from anytime_jax.weights import saved_run, text_scorer, weight_names
 
 pytest.importorskip("lm_eval", reason="needs the extra `tasks`")
 from anytime_jax.weights import task_evaluation
@@ -76,14 +76,15 @@ def run_fixture(tmp_path_factory):
 def _large_weights(monkeypatch):
     """Weights of 0.3, with which what is generated depends on the prompt."""
 
-    def load_weights(run, weighted_sum, mesh=None):
+    def read_layers(run, weighted_sum):
         del weighted_sum
         params = jax.device_get(decoder.init_params(run.config.model, jax.random.key(0)))
         large = jax.tree.map(lambda x: x if (x == 1).all() else 15 * x, params)
         large["head"][:, 3:259] *= 0.1  # single bytes, which seldom make a text
-        return large if mesh is None else saved_run.put_on_mesh(run, large, mesh)
+        named = tree_names.flatten_by_name(large)
+        return {x: iter(y if tree_names.is_stacked(x) else [y]) for x, y in named.items()}
 
-    monkeypatch.setattr(saved_run, "load_weights", load_weights)
+    monkeypatch.setattr(saved_run, "read_layers", read_layers)
 
 
 @pytest.fixture(name="tasks")
@@ -231,7 +232,7 @@ def test_continuation_longer_than_the_model_is_refused(run):
 
 
 @pytest.mark.parametrize(("bos", "begin"), [("document", [2]), ("none", [])])
-def test_texts_begin_as_the_documents_of_the_data_did(tmp_path, command, monkeypatch, bos, begin):
+def test_texts_begin_as_the_documents_of_the_data_did(tmp_path, command, bos, begin):
     """Whatever the tokenizer does, and where the data are gone."""
     run = train_run(tmp_path, "byte-level", bos)
     words = (tmp_path / "data" / "vocabulary.model").rename(tmp_path / "vocabulary.model")
@@ -254,7 +255,6 @@ def test_texts_begin_as_the_documents_of_the_data_did(tmp_path, command, monkeyp
     found = [begin + ids.tolist()]
     for _ in range(5):
         found.append([*found[-1], int(log_p(found[-1])[-1, : vocabulary.size].argmax())])
-    monkeypatch.setattr(generation, "load_weights", saved_run.load_weights)
     options = ("--prompt=a bcd efg", "--tokens=5", "--temperature=0", f"--vocabulary={words}")
     status, out, err = command(generate, f"--run={run}", *options)
     assert status == 0, err
