@@ -51,7 +51,7 @@ def _measure(options: argparse.Namespace) -> record.Result:
     rng = np.random.default_rng(0)
     shape = (options.rows, options.length, options.heads, options.head_size)
     tokens = (rng.random(shape[:2]) >= _SHARE_OF_ENDS).astype(np.int32)  # 0 ends a text
-    documents = find_documents(jnp.asarray(tokens), _END_OF_TEXT, 64)
+    documents = find_documents(jnp.asarray(tokens == _END_OF_TEXT), 64)
     rows, timers = {}, {}
     for group, apart in itertools.product((1, 4), (None, documents)):
         of_keys = (*shape[:2], options.heads // group, options.head_size)

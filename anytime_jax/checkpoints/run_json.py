@@ -10,6 +10,7 @@ from typing import Any
 
 from anytime_jax.config.kinds import NOBODY, Trust
 from anytime_jax.config.run_config import Config, build_saved
+from anytime_jax.data.dataset_info import Delimiters
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_differences
 from anytime_jax.storage.atomic import atomic_write
@@ -111,6 +112,7 @@ class RunFile:
       microbatches: number of microbatches at the last start.
       data_paths: absolute paths of the sources by name at the last start.
       set_paths: absolute paths of the validation sets by name at the last start.
+      delimiters: the tokens that begin and end every document of the data; None if unknown.
       evaluated: data of the evaluations when the run began; None if unknown.
     """
 
@@ -123,6 +125,7 @@ class RunFile:
     start: Start = Start()
     data_paths: Mapping[str, str] = dataclasses.field(default_factory=dict)
     set_paths: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    delimiters: Delimiters | None = None
     evaluated: Evaluation | None = None
     evaluation_changes: tuple[EvaluationChange, ...] = ()
     stages: tuple[StageEntry, ...] = ()
@@ -201,7 +204,7 @@ class RunFile:
         If the start changes stages, `stage_changes` keeps the old ones; if it changes evaluations,
         `evaluation_changes` has the new ones. Both have the step of the change.
         """
-        latest = ("config", "microbatches", "start", "data_paths", "set_paths")
+        latest = ("config", "microbatches", "start", "data_paths", "set_paths", "delimiters")
         content = dataclasses.replace(self, **{name: getattr(now, name) for name in latest})
         if self.stages != now.stages:
             changes = (*self.stage_changes, StageChange(step, self.stages))

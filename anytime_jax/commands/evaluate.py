@@ -47,6 +47,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="examples in a prompt (default: the task's)",
     )
+    like = "begin texts as the harness's own model `hf` does, which may count two BOS"
+    add("--like-hf", action="store_true", help=like)
     add("--limit", type=positive_int, metavar="N", help="documents of a task (default: all)")
 
 
@@ -104,7 +106,12 @@ def _score_tasks(
     from anytime_jax.weights import task_evaluation, text_scorer  # needs the extra `tasks`
 
     tasks = task_evaluation.load_tasks(
-        names, vocabulary, saved.model.length, arguments.shots, arguments.limit
+        names,
+        vocabulary,
+        saved.model.length,
+        arguments.shots,
+        arguments.limit,
+        arguments.like_hf,
     )
     scorer = text_scorer.open_scorer(
         saved, arguments.batch_size, lambda text: console.print(f"note: {text}")
@@ -112,7 +119,9 @@ def _score_tasks(
     console.print(f"{saved.title}, on the tasks {', '.join(tasks.names)}")
     for name, weighted_sum in sums.items():
         params = saved_run.load_weights(saved, weighted_sum, scorer.mesh)
-        model = task_evaluation.RunModel(scorer, params, vocabulary)
+        model = task_evaluation.RunModel(
+            scorer, params, vocabulary, saved.delimiters, tasks.like_hf
+        )
         scores = task_evaluation.score_tasks(tasks, model)
         title = name_weights(name, weighted_sum.kernel_error)
         table = Table(title, ["task", *numbers("shots"), Column("metric"), *numbers("score", "±")])
@@ -132,6 +141,7 @@ def _format(score: float) -> str:
 
 def _check_options(arguments: argparse.Namespace) -> None:
     if arguments.tasks is None:
-        argument_parser.refuse(arguments, ("--shots", "--limit", "--vocabulary"), "without --tasks")
+        options = ("--shots", "--limit", "--like-hf", "--vocabulary")
+        argument_parser.refuse(arguments, options, "without --tasks")
     else:
         argument_parser.refuse(arguments, ("--data", "--tokens", "--split"), "with --tasks")

@@ -78,8 +78,7 @@ class HfVocabulary(Vocabulary):
             )
         self.eos_id: int = eos_id
         bos = _special_token(companions, "bos_token")
-        bos_id = self._tokenizer.token_to_id(bos) if bos is not None else None
-        self.prefix_id: int = eos_id if bos_id is None else bos_id
+        self.named_bos_id: int | None = self._tokenizer.token_to_id(bos or "")
         self.size = _size(self._tokenizer)
         # These settings do not suit training text: they truncate or pad documents, and read
         # "<|endoftext|>" inside a document as its end.
@@ -87,9 +86,10 @@ class HfVocabulary(Vocabulary):
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
         adds_bos = companions[0].get("add_bos_token")
-        if adds_bos is None:  # as the post-processor of tokenizer.json does
-            bos_id = next((x for x in self.encode_by_itself("")[:1] if x != eos_id), None)
-        self.bos_id: int | None = None if adds_bos is False else bos_id
+        if adds_bos is None or (adds_bos and self.named_bos_id is None):
+            self.begin = self._processed_begin()
+        else:
+            self.begin = () if not adds_bos or self.named_bos_id is None else (self.named_bos_id,)
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """See `Vocabulary.encode`."""
@@ -100,6 +100,15 @@ class HfVocabulary(Vocabulary):
     def encode_by_itself(self, text: str) -> list[int]:
         """See `Vocabulary.encode_by_itself`."""
         return self._tokenizer.encode(text, add_special_tokens=True).ids
+
+    def _processed_begin(self) -> tuple[int, ...]:
+        """Returns the ids that the post-processor of `tokenizer.json` puts before a text."""
+        for piece in self._tokenizer.get_vocab():
+            encoding = self._tokenizer.encode(piece)
+            # Around a piece that encodes to nothing, ids before it are not told from ids after it.
+            if 0 in encoding.special_tokens_mask:
+                return tuple(encoding.ids[: encoding.special_tokens_mask.index(0)])
+        return ()
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """See `Vocabulary.decode`."""

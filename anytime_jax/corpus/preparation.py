@@ -288,13 +288,17 @@ def _sample(parts: Sequence[Part]) -> Iterator[str]:
 
 def _bos_id(vocabulary: Vocabulary, bos: Bos | None) -> int | None:
     """Returns the id that begins every document, None for none."""
-    if bos == "none" or (bos is None and vocabulary.bos_id is None):
-        return None
-    if vocabulary.bos_id is not None:
-        return vocabulary.bos_id
-    if vocabulary.prefix_id == vocabulary.eos_id:
-        raise InputError("--bos=document: the vocabulary names no BOS token: leave it out")
-    return vocabulary.prefix_id
+    begin = () if bos == "none" else vocabulary.begin
+    if bos == "document" and len(begin) != 1:
+        if vocabulary.named_bos_id is None:
+            raise InputError("--bos=document: the vocabulary names no BOS token: leave it out")
+        begin = (vocabulary.named_bos_id,)
+    if len(begin) > 1:
+        raise InputError(
+            f"the tokenizer puts {len(begin)} tokens before a text, and a document can begin with "
+            "one: give --bos=none or --bos=document"
+        )
+    return begin[0] if begin else None
 
 
 def _tokenize(

@@ -20,7 +20,7 @@ class SentencePieceVocabulary(Vocabulary):
       processor: the model itself, of the library.
     """
 
-    bos_id = None  # a model does not say whether documents begin with its BOS
+    begin, named_bos_id = (), None  # a model does not say whether documents begin with its BOS
 
     def __init__(self, model: bytes, path: str):
         """Parses the content of a `.model` file; errors name `path`."""
@@ -41,7 +41,6 @@ class SentencePieceVocabulary(Vocabulary):
                 "trained with eos_id set"
             )
         self.eos_text: str = self.processor.id_to_piece(self.eos_id)
-        self.prefix_id = self.eos_id
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """See `Vocabulary.encode`."""

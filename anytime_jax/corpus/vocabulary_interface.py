@@ -54,16 +54,16 @@ class Vocabulary(Protocol):
       size: ids run from 0 to `size - 1`.
       eos_id: id that ends every document.
       eos_text: the EOS token as it is written, such as `</s>`; `decode` leaves it out.
-      bos_id: id that the vocabulary's configuration puts before every text, None for none.
-      prefix_id: id before a text that has no context: of a BOS token, or the EOS.
+      begin: ids that the vocabulary's configuration puts before every text.
+      named_bos_id: id of the token that is named BOS, None for none; texts may begin without it.
     """
 
     model: bytes
     size: int
     eos_id: int
     eos_text: str
-    bos_id: int | None
-    prefix_id: int
+    begin: tuple[int, ...]
+    named_bos_id: int | None
 
     @property
     def sha256(self) -> str:

@@ -57,6 +57,46 @@ class PartInfo:
 
 
 @dataclasses.dataclass(frozen=True)
+class Delimiters:
+    """The tokens between which every document stands: how a text begins and ends.
+
+    Attributes:
+      bos_id: id of the token that begins a document; None if documents begin with no token.
+      eos_id: id of the token that ends a document; it may be `bos_id`.
+    """
+
+    bos_id: int | None
+    eos_id: int
+
+    def __str__(self) -> str:
+        begin = "no token" if self.bos_id is None else f"token {self.bos_id}"
+        return f"begin with {begin} and end with token {self.eos_id}"
+
+    @property
+    def begin(self) -> tuple[int, ...]:
+        """The ids with which a document begins, at most one."""
+        return () if self.bos_id is None else (self.bos_id,)
+
+    @property
+    def before_text(self) -> int:
+        """The id before the text of a document: BOS, or the EOS of the document before."""
+        return self.eos_id if self.bos_id is None else self.bos_id
+
+    def find_ends(self, tokens_BxL: Any) -> Any:
+        """Returns which tokens of windows end a document, bool of shape BxL, NumPy or JAX as given.
+
+        An id that both begins and ends documents does so in turn. The last such token before other
+        tokens is a BOS. So the number of such tokens with which a window begins says what its first
+        one is. A window that begins with another token has an EOS first.
+        """
+        is_eos_BxL = tokens_BxL == self.eos_id
+        if self.bos_id != self.eos_id:
+            return is_eos_BxL
+        leading_Bx1 = is_eos_BxL.argmin(axis=1, keepdims=True)
+        return is_eos_BxL & ((is_eos_BxL.cumsum(axis=1) + leading_Bx1) % 2 == 1)
+
+
+@dataclasses.dataclass(frozen=True)
 class DatasetInfo:
     """Metadata of a complete dataset.
 
@@ -91,6 +131,11 @@ class DatasetInfo:
     def vocabulary_path(self) -> Path:
         """The vocabulary's file, for `load_vocabulary`."""
         return self.path / VOCABULARY_NAME
+
+    @property
+    def delimiters(self) -> Delimiters:
+        """The tokens that begin and end every document."""
+        return Delimiters(self.bos_id, self.eos_id)
 
     @property
     def fingerprint(self) -> str:

@@ -80,13 +80,13 @@ class Documents(NamedTuple):
         return jnp.pad(starts_BxM, ((0, 0), (0, 1)), constant_values=-1), lengths_BxM
 
 
-def find_documents(tokens_BxL: jax.Array, end_of_text: int, most: int) -> Documents:
-    """Returns the documents of windows; a token that ends a text belongs to that text.
+def find_documents(ends_BxL: jax.Array, most: int) -> Documents:
+    """Returns the documents of windows; `ends_BxL` says which tokens are the last of a document.
 
     All documents of a window after its first `most - 1` count as one document, so that every
     implementation of attention keeps the same documents apart.
     """
-    ends_BxL = (tokens_BxL == end_of_text).astype(jnp.int32)
+    ends_BxL = ends_BxL.astype(jnp.int32)
     before_BxL = jnp.cumsum(ends_BxL, axis=1) - ends_BxL
     return Documents(jnp.minimum(before_BxL, most - 1), most)
 

@@ -264,6 +264,7 @@ def _write_run_file(plan: Plan, start: Start, say: Callable[[str], None]) -> Non
         # Wherever one reads the run.
         data_paths={x: str(absolute_path(y.path)) for x, y in plan.datasets.items()},
         set_paths={x: str(absolute_path(y.path)) for x, y in plan.sets.items()},
+        delimiters=plan.dataset.delimiters,
         evaluated=plan.evaluated,
         stages=plan.stages,
         branch=plan.trunk.point if plan.trunk else None,

@@ -281,7 +281,7 @@ class RunEvaluators:
         return self._evaluators[name, model]
 
     def _program(self, model: ModelConfig, dataset: DatasetInfo) -> Program:
-        rules = document_rules(self._config.data, dataset.eos_id)
+        rules = document_rules(self._config.data, dataset.delimiters)
         if (model, rules) not in self._programs:
             self._programs[model, rules] = make_program(
                 self._config, self._mesh, rules, model=model

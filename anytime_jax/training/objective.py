@@ -15,6 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from anytime_jax.config.model import Dtype, ModelConfig
 from anytime_jax.config.run_settings import DataConfig
+from anytime_jax.data.dataset_info import Delimiters
 from anytime_jax.distributed import sharding
 from anytime_jax.errors import RunError
 from anytime_jax.models import decoder, gradient_sum_vjp
@@ -32,7 +33,7 @@ class DocumentRules:
     """How the documents in a window are treated.
 
     Attributes:
-      end_of_text: id of the token that ends a document.
+      delimiters: the tokens that begin and end every document.
       masks: whether tokens attend to their own document only.
       most: largest number of documents of a window that are kept apart; with more, all after the
         first `most - 1` count as one.
@@ -40,7 +41,7 @@ class DocumentRules:
       refuses: whether a window with more than `most` documents is an error.
     """
 
-    end_of_text: int
+    delimiters: Delimiters
     masks: bool
     most: int
     counts_boundaries: bool
@@ -48,7 +49,9 @@ class DocumentRules:
 
     def find(self, tokens_BxL: jax.Array) -> Documents | None:
         """Returns the documents of a batch that attention keeps apart; None if they are joined."""
-        return find_documents(tokens_BxL, self.end_of_text, self.most) if self.masks else None
+        if not self.masks:
+            return None
+        return find_documents(self.delimiters.find_ends(tokens_BxL), self.most)
 
     def check(self, tokens_BxT: np.ndarray, where: str) -> None:
         """Raises a RunError if windows that were read have too many documents.
@@ -57,7 +60,7 @@ class DocumentRules:
         """
         if not (self.masks and self.refuses):
             return
-        ends_BxL = tokens_BxT[:, :-2] == self.end_of_text
+        ends_BxL = self.delimiters.find_ends(tokens_BxT[:, :-1])[:, :-1]
         documents = 1 + int(ends_BxL.sum(axis=1).max(initial=0))
         if documents > self.most:
             raise RunError(
@@ -74,18 +77,19 @@ class DocumentRules:
         """
         if self.counts_boundaries:
             return None
-        counted = jnp.mean(tokens_BxT[:, :-1] != self.end_of_text, dtype=jnp.float32)
+        ends_BxL = self.delimiters.find_ends(tokens_BxT[:, :-1])
+        counted = jnp.mean(~ends_BxL, dtype=jnp.float32)
         return 1 / jnp.maximum(counted, 1 / tokens_BxT.size)
 
 
 # Documents are joined, and every loss counts.
-JOINED = DocumentRules(end_of_text=-1, masks=False, most=1, counts_boundaries=True)
+JOINED = DocumentRules(Delimiters(None, -1), masks=False, most=1, counts_boundaries=True)
 
 
-def document_rules(data: DataConfig, end_of_text: int) -> DocumentRules:
-    """Returns how a run treats documents that a token ends."""
+def document_rules(data: DataConfig, delimiters: Delimiters) -> DocumentRules:
+    """Returns how a run treats documents that stand between `delimiters`."""
     masks, refuses = data.documents == "mask", data.surplus == "refuse"
-    return DocumentRules(end_of_text, masks, data.most_documents, data.boundary_loss, refuses)
+    return DocumentRules(delimiters, masks, data.most_documents, data.boundary_loss, refuses)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,8 +198,8 @@ class Objective:
             sums = {**sums, "blocks": block_sums}
         weights_BxL = None
         if boundary_scale is not None:
-            is_end_BxL = tokens_BxT[:, :-1] == self.rules.end_of_text
-            weights_BxL = jnp.where(is_end_BxL, 0, boundary_scale)
+            ends_BxL = self.rules.delimiters.find_ends(tokens_BxT[:, :-1])
+            weights_BxL = jnp.where(ends_BxL, 0, boundary_scale)
         loss = mean_loss_from_hidden(
             hidden_BxLxD,
             decoder.head(self.model, params),

@@ -209,7 +209,7 @@ def make_plan(
     step = saved_step or (trunk.step if trunk else 0)
     known = processes.broadcast(_known_microbatches(config, mesh, run_file, trunk, say))
     numbers = [known] if known else microbatch_search.possible_numbers(config, mesh)
-    rules = document_rules(config.data, next(iter(datasets.values())).eos_id)
+    rules = document_rules(config.data, next(iter(datasets.values())).delimiters)
     with processes.fail_together():
         stop, reason = run_data.find_stop(config, datasets, step)
         plan = Plan(

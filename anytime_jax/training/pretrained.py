@@ -86,7 +86,10 @@ def _check_shape(config: Config, description: ModelDescription) -> None:
 
 
 def check_vocabulary(pretrained: Pretrained, dataset: DatasetInfo) -> None:
-    """Raises an InputError unless the data have the vocabulary and BOS of the pretrained model."""
+    """Raises an InputError unless the data have the vocabulary and BOS of the pretrained model.
+
+    Data that were prepared with an own choice of `--bos` may begin otherwise.
+    """
     if pretrained.description is None:
         return
     directory = pretrained.description.directory
@@ -100,9 +103,10 @@ def check_vocabulary(pretrained: Pretrained, dataset: DatasetInfo) -> None:
             f"{directory}: prepare the text with {shlex.quote(f'--vocabulary={file}')}",
             "config.initial_weights",
         )
-    if vocabulary.bos_id is not None and dataset.bos_id is None and "bos" not in dataset.settings:
+    if vocabulary.begin != dataset.delimiters.begin and "bos" not in dataset.settings:
         raise InputError(
-            f"the tokenizer of {directory} begins every text with its BOS, and the documents of "
-            f"{dataset.path} have none: prepare the text again, with --bos=none if that is meant",
+            f"the tokenizer of {directory} puts the tokens {[*vocabulary.begin]} before a text, "
+            f"and the documents of {dataset.path} {dataset.delimiters}: prepare the text again, "
+            "with --bos if that is meant",
             "config.initial_weights",
         )

@@ -6,6 +6,7 @@ import math
 import shlex
 import time
 from collections.abc import Callable, Generator, Mapping
+from pathlib import Path
 
 import jax
 from jax.sharding import Mesh
@@ -13,7 +14,13 @@ from jax.sharding import Mesh
 from anytime_jax.config.run_config import Config
 from anytime_jax.corpus.builtin_source import BuiltinSource, difference_note
 from anytime_jax.corpus.preparation import prepare
-from anytime_jax.data.dataset_info import METADATA_NAME, DatasetInfo, check_rows, load_dataset
+from anytime_jax.data.dataset_info import (
+    METADATA_NAME,
+    DatasetInfo,
+    Delimiters,
+    check_rows,
+    load_dataset,
+)
 from anytime_jax.data.prefetch import read_ahead
 from anytime_jax.data.windows import Windows, count_windows
 from anytime_jax.distributed import processes, sharding
@@ -93,7 +100,7 @@ def open_sets(config: Config, datasets: Mapping[str, DatasetInfo]) -> dict[str, 
     for name, path in config.sets.items():
         with within("config.eval.sets"):
             sets[name] = opened.get(path) or load_dataset(path, _prepare_hint(config, path))
-        _check_tokens("config.eval.sets", name, sets[name], next(iter(datasets.values())))
+        _check_source("config.eval.sets", name, sets[name], next(iter(datasets.values())))
         check_rows(sets[name], config.model.embedding_rows)
         check_evaluated(config, sets[name])
     return sets
@@ -104,7 +111,7 @@ def _check_sources(datasets: Mapping[str, DatasetInfo]) -> None:
     (first, dataset), *others = datasets.items()
     seen = {dataset.fingerprint: first}
     for name, other in others:
-        _check_tokens("config.data.mixture", name, other, dataset)
+        _check_source("config.data.mixture", name, other, dataset)
         if twin := seen.get(other.fingerprint):
             raise InputError(
                 f"{name} and {twin} are the same text and split: leave one out, and give the other "
@@ -114,18 +121,35 @@ def _check_sources(datasets: Mapping[str, DatasetInfo]) -> None:
         seen[other.fingerprint] = name
 
 
-def _check_tokens(setting: str, name: str, dataset: DatasetInfo, first: DatasetInfo) -> None:
-    """Raises an InputError unless a dataset has the vocabulary and EOS of the first source."""
-    if dataset.vocabulary_sha256 != first.vocabulary_sha256:
+def _check_source(setting: str, name: str, dataset: DatasetInfo, first: DatasetInfo) -> None:
+    """Raises an InputError unless a dataset has the tokens of the first source."""
+    what, path = f"{name} at {dataset.path}", first.path
+    check_tokens(setting, what, dataset, path, first.vocabulary_sha256, first.delimiters)
+
+
+def check_tokens(
+    setting: str,
+    what: str,
+    dataset: DatasetInfo,
+    path: Path,
+    vocabulary: str,
+    delimiters: Delimiters,
+) -> None:
+    """Raises an InputError unless a dataset has the vocabulary and delimiters of a run's data.
+
+    `what` names the dataset in the message, `path` is where the run's data are, and `vocabulary` is
+    the SHA-256 of their vocabulary.
+    """
+    if dataset.vocabulary_sha256 != vocabulary:
         raise InputError(
-            f"{name} at {dataset.path} has another vocabulary than the run's data at "
-            f"{first.path}: prepare its text with --vocabulary={first.path}",
+            f"{what} has another vocabulary than the run's data at {path}: prepare its text with "
+            f"--vocabulary={path}",
             setting,
         )
-    if dataset.eos_id != first.eos_id:
+    if dataset.delimiters != delimiters:
         raise InputError(
-            f"the documents of {name} at {dataset.path} end with token {dataset.eos_id}, and those "
-            f"at {first.path} with {first.eos_id}: prepare them with the same --end-of-text",
+            f"the documents of {what} {dataset.delimiters}, and the documents of the run's data at "
+            f"{path} {delimiters}: prepare both with the same --bos and --end-of-text",
             setting,
         )
 

@@ -4,7 +4,6 @@ import itertools
 from collections.abc import Iterator
 
 import jax
-import numpy as np
 
 from anytime_jax.corpus.vocabulary_interface import Vocabulary
 from anytime_jax.models.sampling import SamplingSettings, generate_tokens
@@ -24,8 +23,7 @@ def generate_text(
     # A single sequence is too small to shard, so one device computes it.
     params = jax.device_put(load_weights(run, weighted_sum))
     (ids,) = vocabulary.encode([prompt])
-    if vocabulary.bos_id is not None:
-        ids = np.concatenate([[vocabulary.bos_id], ids])
+    ids = [*run.delimiters.begin, *ids]
     new = generate_tokens(run.model, params, ids, settings, tokens, vocabulary.eos_id)
     text = vocabulary.incremental_decoder()
     for token in itertools.chain(ids, new):  # a BOS decodes to nothing

@@ -26,7 +26,7 @@ from anytime_jax.config.model import ModelConfig
 from anytime_jax.config.run_config import Config, build_saved
 from anytime_jax.corpus.vocabulary_files import load_vocabulary
 from anytime_jax.corpus.vocabulary_interface import Vocabulary
-from anytime_jax.data.dataset_info import load_dataset
+from anytime_jax.data.dataset_info import Delimiters, load_dataset
 from anytime_jax.distributed import sharding
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import format_count
@@ -71,6 +71,17 @@ class SavedRun:
     def vocabulary(self) -> str:
         """SHA-256 of the vocabulary of the data."""
         return self.meta.vocabulary
+
+    @property
+    def delimiters(self) -> Delimiters:
+        """The tokens that begin and end every document of the data.
+
+        An old run file does not say, and the data do: an InputError is raised if they are gone.
+        """
+        if self.run_file.delimiters is not None:
+            return self.run_file.delimiters
+        advice = "the run does not record how its texts begin: bring the data back"
+        return load_dataset(self.data_path, advice).delimiters
 
     @property
     def fingerprint(self) -> str:

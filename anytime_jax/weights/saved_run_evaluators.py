@@ -5,6 +5,7 @@ from collections.abc import Callable
 from anytime_jax.data.dataset_info import DatasetInfo, check_rows, load_dataset
 from anytime_jax.distributed import sharding
 from anytime_jax.errors import InputError
+from anytime_jax.training import run_data
 from anytime_jax.training.evaluator import (
     EvaluationRequest,
     Evaluators,
@@ -31,8 +32,8 @@ def open_evaluators(
         sets = {name: _load_set(run, name) for name in config.sets}
         return RunEvaluators(config, mesh, sets, run.set_weights, {}, request).at(run.step)
     dataset = load_dataset(request.data, "choose a dataset as data")
-    _check_vocabulary(run, dataset, "data")
-    rules = document_rules(config.data, dataset.eos_id)
+    _check_tokens(run, dataset, "data")
+    rules = document_rules(config.data, dataset.delimiters)
     program = make_program(config, mesh, rules, model=run.model)
     return Evaluators({"": make_evaluator(dataset, program, request)}, {"": 1.0})
 
@@ -41,7 +42,7 @@ def _load_set(run: SavedRun, name: str) -> DatasetInfo:
     """Returns a validation set of a run; a source must have the tokens that the run has read."""
     path, recorded = run.set_path(name), run.recorded_sets.get(name)
     dataset = load_dataset(path, advise_on_data(recorded, path, "choose a dataset as data"))
-    _check_vocabulary(run, dataset)
+    _check_tokens(run, dataset)
     is_source = run.config.sets[name] in run.config.sources.values()
     if is_source and dataset.fingerprint not in {run.fingerprint, *run.sources}:
         advice = f"to score on it nevertheless, give data = {dataset.path}"
@@ -52,11 +53,7 @@ def _load_set(run: SavedRun, name: str) -> DatasetInfo:
     return dataset
 
 
-def _check_vocabulary(run: SavedRun, dataset: DatasetInfo, setting: str = "") -> None:
-    if dataset.vocabulary_sha256 != run.vocabulary:
-        raise InputError(
-            f"{dataset.path} has another vocabulary than the data of {run.run_dir}: prepare the "
-            f"text with --vocabulary={run.data_path}, or give another dataset as data",
-            setting,
-        )
+def _check_tokens(run: SavedRun, dataset: DatasetInfo, setting: str = "") -> None:
+    what, path = str(dataset.path), run.data_path
+    run_data.check_tokens(setting, what, dataset, path, run.vocabulary, run.delimiters)
     check_rows(dataset, run.model.embedding_rows)

@@ -1,8 +1,10 @@
 """Tasks of lm-evaluation-harness, scored with weights of a saved run.
 
 The harness makes the requests of a task and computes the metrics. This module answers the requests
-as `HFLM` of the harness answers them for an exported model: with the same tokens, truncation,
-prefix and ends of a text.
+as `HFLM` of the harness answers them for an exported model, with the same truncation and ends of a
+text. A text begins as the documents of the run's data do (`Delimiters`), whatever the tokenizer
+puts before a text. Where the tokenizer puts a BOS there, `HFLM` counts rolling likelihoods after
+two of them.
 """
 
 import contextlib
@@ -20,6 +22,7 @@ import numpy as np
 from anytime_jax.checkpoints import run_ownership
 from anytime_jax.checkpoints.metric_records import KERNEL_ERROR, TASKS, RecordWriter, read_records
 from anytime_jax.corpus.vocabulary_interface import Vocabulary
+from anytime_jax.data.dataset_info import Delimiters
 from anytime_jax.errors import InputError, nearest, needs_extra
 from anytime_jax.models.decoder import Params
 from anytime_jax.models.sampling import SamplingSettings
@@ -72,9 +75,18 @@ class _Generation:
 class RunModel(TemplateLM):
     """Weights of a run as a model of the harness."""
 
-    def __init__(self, scorer: TextScorer, params: Params, vocabulary: Vocabulary):
+    def __init__(
+        self,
+        scorer: TextScorer,
+        params: Params,
+        vocabulary: Vocabulary,
+        delimiters: Delimiters,
+        like_hf: bool = False,
+    ):
+        """With `like_hf`, texts begin as those of `HFLM`, not as `delimiters` say."""
         super().__init__()
         self._scorer, self._params, self._vocabulary = scorer, params, vocabulary
+        self._delimiters, self._like_hf = delimiters, like_hf
 
     @property
     def eot_token_id(self) -> int:
@@ -84,16 +96,19 @@ class RunModel(TemplateLM):
     @property
     def prefix_token_id(self) -> int:
         """The id before a text that has no context."""
-        return self._vocabulary.prefix_id
+        if self._like_hf:
+            return Delimiters(self._vocabulary.named_bos_id, self.eot_token_id).before_text
+        return self._delimiters.before_text
 
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, **unused: Any
     ) -> list[int]:
-        """Encodes a text, by default with the special tokens that the tokenizer adds."""
+        """Encodes a text, by default with the tokens that begin a document."""
         del unused
-        if add_special_tokens is False:
-            return self._vocabulary.encode([string])[0].tolist()
-        return self._vocabulary.encode_by_itself(string)
+        if self._like_hf and add_special_tokens is not False:
+            return self._vocabulary.encode_by_itself(string)
+        begin = () if add_special_tokens is False else self._delimiters.begin
+        return [*begin, *self._vocabulary.encode([string])[0].tolist()]
 
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], **unused: Any
@@ -118,7 +133,8 @@ class RunModel(TemplateLM):
         windows, owners = [], []
         for owner, request in enumerate(requests):
             for window in utils.get_rolling_token_windows(
-                token_list=self.tok_encode(request.args[0]),
+                # The prefix is the BOS, if there is one.
+                token_list=self.tok_encode(request.args[0], None if self._like_hf else False),
                 prefix_token=self.prefix_token_id,
                 max_seq_len=self._scorer.config.length,
                 context_len=1,
@@ -178,12 +194,14 @@ class Tasks:
       loaded: tasks and groups of tasks by name, as the harness loaded them.
       shots: number of examples in the prompts; None for the default of each task.
       limit: number of documents of each task; None for all.
+      like_hf: whether texts begin as those of the harness's `HFLM`.
     """
 
     names: list[str]
     loaded: Mapping[str, Any]
     shots: int | None = None
     limit: int | None = None
+    like_hf: bool = False
 
 
 def load_tasks(
@@ -192,6 +210,7 @@ def load_tasks(
     length: int,
     shots: int | None = None,
     limit: int | None = None,
+    like_hf: bool = False,
 ) -> Tasks:
     """Loads tasks and their data; a name is one of the harness, or the path of a task's file.
 
@@ -223,7 +242,7 @@ def load_tasks(
         ) from error
     for name, task in loaded["tasks"].items():
         _check_task(name, task, vocabulary, length)
-    return Tasks(names, loaded, shots, limit)
+    return Tasks(names, loaded, shots, limit, like_hf)
 
 
 def score_tasks(tasks: Tasks, model: RunModel) -> list[TaskScore]:
@@ -271,6 +290,8 @@ def record_scores(
     """
     if tasks.limit is not None:
         return "scores of a part of the documents (--limit) are not recorded"
+    if tasks.like_hf:
+        return "scores of texts that begin otherwise than the data (--like-hf) are not recorded"
     values = {f"{TASKS}{weights}/{KERNEL_ERROR}": kernel_error} if kernel_error else {}
     for x in scores:
         shots = tasks.shots if x.shots is None else x.shots

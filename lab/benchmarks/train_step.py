@@ -21,6 +21,7 @@ import jax
 from jax.sharding import Mesh
 
 from anytime_jax.config.run_config import Config
+from anytime_jax.data.dataset_info import Delimiters
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.device_specs import device_spec
 from anytime_jax.distributed.jax_settings import configure
@@ -31,7 +32,7 @@ from anytime_lab.compilation import hlo
 from anytime_lab.compilation.roofline import analyze
 from benchmarks import harness, peak_rates, record
 
-_ANY_TOKEN = 0  # as the end of a document: speed does not depend on which it is
+_ANY_DELIMITERS = Delimiters(None, 0)  # speed does not depend on which token ends a document
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Update:
 
 def make_update(config: Config, mesh: Mesh) -> Update:
     """Returns the compiled update of a run, with its state and a batch on the devices."""
-    program = step.make_program(config, mesh, document_rules(config.data, _ANY_TOKEN))
+    program = step.make_program(config, mesh, document_rules(config.data, _ANY_DELIMITERS))
     batch = sharding.put_batch(mesh, harness.random_tokens(config)[0], config.batch_size)
     compiled: Any = program.lower_update().compile()
     state, rates = program.init(), step.rates_at(config, 0)

@@ -55,12 +55,21 @@ def test_tokenizer_by_itself_puts_its_token_before_a_text(path):
 
 
 @pytest.mark.parametrize(
-    ("bos", "prefix"),
-    [({}, 1), ({"bos_token": {"content": "<|begin|>"}}, 2), ({"bos_token": "unknown"}, 1)],
+    ("template", "config", "begin", "named"),
+    [
+        (f"<|begin|> $A {EOS}", {}, [2], None),
+        (f"$A {EOS}", {"bos_token": "unknown"}, [], None),
+        (f"{EOS} $A", {"bos_token": EOS}, [1], 1),
+        (f"{EOS} <|begin|> $A", {"bos_token": {"content": "<|begin|>"}}, [1, 2], 2),
+        ("$A", {"bos_token": EOS, "add_bos_token": True}, [1], 1),
+        ("<|begin|> $A", {"add_bos_token": True}, [2], None),
+        ("<|begin|> $A", {"bos_token": "<|begin|>", "add_bos_token": False}, [], 2),
+    ],
 )
-def test_text_without_context_follows_bos_or_else_eos(tmp_path, bos, prefix):
-    vocabulary = load_vocabulary(write_byte_level(tmp_path, [SOURCE], **bos))
-    assert (vocabulary.prefix_id, vocabulary.eos_id, vocabulary.eos_text) == (prefix, 1, EOS)
+def test_tokens_that_begin_a_text(tmp_path, template, config, begin, named):
+    vocabulary = load_vocabulary(write_byte_level(tmp_path, [SOURCE], template=template, **config))
+    assert (vocabulary.begin, vocabulary.named_bos_id) == (tuple(begin), named)
+    assert (vocabulary.eos_id, vocabulary.eos_text) == (1, EOS)
 
 
 def test_bundle_is_one_file(path, tmp_path):

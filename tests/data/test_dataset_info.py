@@ -5,9 +5,11 @@ import os
 import random
 import shutil
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from anytime_jax.data.dataset_info import load_dataset
+from anytime_jax.data.dataset_info import Delimiters, load_dataset
 from anytime_jax.data.windows import Windows
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.storage.json_files import json_digest
@@ -80,3 +82,19 @@ def test_metadata_with_a_digest_is_not_trusted(copy, change):
     (copy / "anytime_jax.json").write_text(json.dumps(metadata))
     with pytest.raises(InputError, match=r"anytime_jax\.json"):
         load_dataset(copy)
+
+
+def test_last_tokens_of_documents_where_one_id_begins_and_ends_them():
+    """In every window, wherever it begins, of documents of which some are empty."""
+    rng, tokens, ends = np.random.default_rng(0), [], []
+    for size in rng.choice([0, 1, 2, 5], 60):
+        tokens += [7, *rng.integers(8, 20, size), 7]
+        ends += [False] * (size + 1) + [True]
+    for length in (1, 4, 17):
+        starts = [i for i in range(len(tokens) - length) if {*tokens[i : i + length]} != {7}]
+        cut = np.array(starts)[:, None] + np.arange(length)
+        windows_BxL, expected_BxL = np.array(tokens)[cut], np.array(ends)[cut]
+        for array in (np.asarray, jnp.asarray):
+            found_BxL = Delimiters(7, 7).find_ends(array(windows_BxL))
+            np.testing.assert_array_equal(found_BxL, expected_BxL)
+    np.testing.assert_array_equal(Delimiters(8, 7).find_ends(windows_BxL), windows_BxL == 7)

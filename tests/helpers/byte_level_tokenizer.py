@@ -8,11 +8,11 @@ from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 EOS = "<|endoftext|>"
 
 
-def write_byte_level(folder, texts, size=600, **config):
+def write_byte_level(folder, texts, size=600, template="<|begin|> $A", **config):
     """Writes the files of a tokenizer into a folder; returns the path of its tokenizer.json.
 
-    It puts a token before every text, and has settings that preparation must ignore: truncation to
-    four tokens, and padding to four.
+    It puts tokens around a text as `template` says, and has settings that preparation must ignore:
+    truncation to four tokens, and padding to four.
     """
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -25,8 +25,8 @@ def write_byte_level(folder, texts, size=600, **config):
     )
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.add_tokens(["   "])  # as GPT-NeoX has for runs of spaces
-    begin = ("<|begin|>", tokenizer.token_to_id("<|begin|>"))
-    tokenizer.post_processor = processors.TemplateProcessing("<|begin|> $A", None, [begin])
+    around = [(token, tokenizer.token_to_id(token)) for token in (EOS, "<|begin|>")]
+    tokenizer.post_processor = processors.TemplateProcessing(template, None, around)
     tokenizer.enable_truncation(4)
     tokenizer.enable_padding(length=4)
     folder.mkdir(parents=True, exist_ok=True)

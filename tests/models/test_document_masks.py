@@ -1,5 +1,6 @@
 """Attention within documents: no path lets a token see another document."""
 
+import dataclasses
 import functools
 import itertools
 import re
@@ -14,13 +15,15 @@ from jax.extend.core import jaxprs_in_params
 
 from anytime_jax.config.mesh import MeshConfig
 from anytime_jax.config.model import MODELS
+from anytime_jax.data.dataset_info import Delimiters
 from anytime_jax.distributed.sharding import UNCONSTRAINED, ShardingConstraint, make_mesh
-from anytime_jax.errors import InputError
+from anytime_jax.errors import InputError, RunError
 from anytime_jax.models import attention, decoder
 from anytime_jax.models.attention import Documents, find_documents
 from anytime_jax.training.objective import DocumentRules, Objective
 
 END, LENGTH = 1, 256
+DELIMITERS = Delimiters(None, END)
 # Where documents end: within a block of 128, at its end, twice in a row, at the end of a window.
 ENDS = ([9, 40, 41, 90, 127, 200], [0, 255], [127, 128])
 PATHS = ("plain", "blocks", "xla", "splash")
@@ -58,7 +61,7 @@ def logits_of(path):
 
     @functools.partial(jax.jit, static_argnames="masked")
     def logits(tokens_BxL, masked=True):
-        documents = find_documents(tokens_BxL, END, 64) if masked else None
+        documents = find_documents(tokens_BxL == END, 64) if masked else None
         hidden = decoder.hidden(config, params, tokens_BxL, UNCONSTRAINED, documents)
         return hidden @ decoder.head(config, params)
 
@@ -113,7 +116,7 @@ def test_documents_are_as_they_are_alone():
 @functools.cache
 def loss_and_gradients(path):
     tokens_BxT = np.concatenate([make_tokens(), make_tokens()[:, :1]], axis=1)
-    rules = DocumentRules(END, masks=True, most=64, counts_boundaries=True)
+    rules = DocumentRules(DELIMITERS, masks=True, most=64, counts_boundaries=True)
     config, params = random_model(path, heads=4, kv_heads=2)
     objective = Objective(config, ShardingConstraint(), rules)
     return jax.jit(objective.loss_and_gradient)(params, tokens_BxT)
@@ -130,7 +133,7 @@ def test_gradients_are_those_of_the_plain_path(path):
 def test_devices_give_the_loss_and_gradients_of_one(path):
     """Rows, heads and the mean over the tokens that count are split over a mesh."""
     config, params = random_model(path, heads=4, kv_heads=2)
-    rules = DocumentRules(END, masks=True, most=64, counts_boundaries=False)
+    rules = DocumentRules(DELIMITERS, masks=True, most=64, counts_boundaries=False)
     tokens_BxT = np.concatenate([make_tokens(), make_tokens()[:1]])
     tokens_BxT = np.concatenate([tokens_BxT, tokens_BxT[:, :1]], axis=1)
     found = []
@@ -156,7 +159,7 @@ def slow_packed(ids_L, most):
 
 @pytest.mark.parametrize("most", [3, 64])
 def test_packed_layout_of_cudnn(most):
-    documents = find_documents(jnp.asarray(make_tokens()), END, most)
+    documents = find_documents(jnp.asarray(make_tokens() == END), most)
     starts, lengths = documents.packed()
     assert starts.dtype == lengths.dtype == jnp.int32
     for row in range(len(ENDS)):
@@ -175,7 +178,7 @@ def hopper_fixture(monkeypatch):
 def test_kernels_of_cudnn_take_offsets_and_lengths(hopper):
     """With as many heads of keys as of queries: JAX 0.10.2 has other offsets wrong."""
     B, M = len(ENDS), 8
-    documents = find_documents(jnp.asarray(make_tokens()), END, M)
+    documents = find_documents(jnp.asarray(make_tokens() == END), M)
 
     def loss(*heads):
         precision = decoder.Precision("bfloat16", "gpu")
@@ -197,7 +200,7 @@ def test_kernels_of_cudnn_take_offsets_and_lengths(hopper):
 def test_each_device_packs_its_own_rows_for_cudnn(hopper):
     """The batch has 8 rows in 2 microbatches; JAX cannot map its kernel over parts of it."""
     config, params = random_model("cudnn", heads=4, kv_heads=2, head_size=8, dtype="bfloat16")
-    rules = DocumentRules(END, masks=True, most=8, counts_boundaries=True)
+    rules = DocumentRules(DELIMITERS, masks=True, most=8, counts_boundaries=True)
     constrain = ShardingConstraint(make_mesh(MeshConfig(2, 2, 2)))
     tokens_BxT = jnp.ones((8, LENGTH + 1), jnp.int32)
     jaxpr = jax.make_jaxpr(
@@ -246,7 +249,7 @@ def test_losses_of_ends_of_text_may_not_count():
     tokens_BxT = np.concatenate([make_tokens(), make_tokens()[:, :1]], axis=1)
 
     def mean(params):
-        documents = find_documents(jnp.asarray(tokens_BxT[:, :-1]), END, 64)
+        documents = find_documents(jnp.asarray(tokens_BxT[:, :-1] == END), 64)
         hidden = decoder.hidden(config, params, tokens_BxT[:, :-1], documents=documents)
         logits = hidden @ decoder.head(config, params)
         chosen = jax.nn.log_softmax(logits)
@@ -255,7 +258,7 @@ def test_losses_of_ends_of_text_may_not_count():
         return jnp.sum(losses * counts) / counts.sum()
 
     expected = jax.jit(jax.value_and_grad(mean))(params)
-    rules = DocumentRules(END, masks=True, most=64, counts_boundaries=False)
+    rules = DocumentRules(DELIMITERS, masks=True, most=64, counts_boundaries=False)
     found = jax.jit(
         lambda p: Objective(config, ShardingConstraint(), rules).loss_and_gradient(
             p, jnp.asarray(tokens_BxT), 3
@@ -264,3 +267,15 @@ def test_losses_of_ends_of_text_may_not_count():
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-5)
     for a, b in zip(*map(jax.tree.leaves, (found[1], expected[1])), strict=True):
         np.testing.assert_allclose(a, b, atol=3e-5 * float(jnp.abs(b).max()) + 1e-8)
+
+
+def test_id_that_begins_and_ends_documents():
+    """Documents of three tokens, one token, and none: their BOS is theirs."""
+    tokens_BxT = np.array([[END, 7, 8, 9, END, END, 7, END, END, END, END, 7]])
+    rules = DocumentRules(Delimiters(END, END), True, 3, counts_boundaries=False, refuses=True)
+    documents = rules.find(jnp.asarray(tokens_BxT[:, :-1]))
+    assert documents.ids_BxL.tolist() == [[0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 2]]
+    np.testing.assert_allclose(rules.boundary_scale(jnp.asarray(tokens_BxT)), 11 / 8)
+    with pytest.raises(RunError, match="4 documents"):
+        rules.check(tokens_BxT, "the batch")
+    dataclasses.replace(rules, most=4).check(tokens_BxT, "the batch")

@@ -221,7 +221,7 @@ def test_rejects_data_of_another_vocabulary(copy, dataset, tmp_path):
 def test_text_without_the_first_token_of_the_model_is_rejected_unless_it_is_meant(
     copy, dataset, monkeypatch
 ):
-    monkeypatch.setattr(SentencePieceVocabulary, "bos_id", 2)
+    monkeypatch.setattr(SentencePieceVocabulary, "begin", (2,))
     shutil.copy(dataset.vocabulary_path, copy / "vocabulary.model")
     found = pretrained.Pretrained(model_reader.read_description(copy), "digest")
     with pytest.raises(InputError, match="--bos"):

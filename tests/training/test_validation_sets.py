@@ -110,13 +110,14 @@ def test_sets_are_found_from_another_directory(dataset, other, tmp_path, monkeyp
 
 def test_unfit_set_is_named(dataset, other, tmp_path, monkeypatch):
     strange = write_set(tmp_path / "strange", 290, 40)
-    ended = dataclasses.replace(other, eos_id=dataset.eos_id + 1)
     for path in (str(strange.path), str(tmp_path / "gone")):
         with pytest.raises(InputError, match=path):
             start(tmp_path / "run", dataset, eval__sets={"far": path})
-    monkeypatch.setattr(training_runs, "load", lambda path, hint: ended)
-    with pytest.raises(InputError, match=r"config\.eval\.sets: .*end-of-text"):
-        start(tmp_path / "run", dataset, eval__sets={"far": "other"})
+    for change in ({"eos_id": dataset.eos_id + 1}, {"bos_id": dataset.eos_id}):
+        otherwise = dataclasses.replace(other, **change)
+        monkeypatch.setattr(training_runs, "load", lambda path, hint, x=otherwise: x)
+        with pytest.raises(InputError, match=r"config\.eval\.sets: .*--bos"):
+            start(tmp_path / "run", dataset, eval__sets={"far": "other"})
     assert not (tmp_path / "run").exists()
 
 

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import subprocess
 import types
 
@@ -15,9 +16,9 @@ from local_tasks import make_documents, write_tasks
 from paths import REPOSITORY
 from training_runs import start
 
-from anytime_jax.checkpoints import run_ownership
+from anytime_jax.checkpoints import run_ownership, tree_names
 from anytime_jax.checkpoints.metric_records import read_records
-from anytime_jax.commands import evaluate, export, runs
+from anytime_jax.commands import evaluate, export, generate, runs
 from anytime_jax.corpus.file_source import FileSource
 from anytime_jax.corpus.preparation import prepare
 from anytime_jax.errors import InputError
@@ -33,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 LENGTH = 48
 
 
-def train_run(folder, vocabulary):
+def train_run(folder, vocabulary, bos=None):
     """A run of the OLMo-2 shape on random words."""
     (folder / "text").mkdir(parents=True)
     for number, document in enumerate(make_documents(120)):
@@ -50,7 +51,7 @@ def train_run(folder, vocabulary):
             pad_token="<|padding|>",
             tokenizer_class="PreTrainedTokenizerFast",
         )
-    dataset = prepare(source, folder / "data", vocabulary=words, workers=1)
+    dataset = prepare(source, folder / "data", vocabulary=words, bos=bos, workers=1)
     start(
         folder / "run",
         dataset,
@@ -75,14 +76,15 @@ def run_fixture(tmp_path_factory):
 def _large_weights(monkeypatch):
     """Weights of 0.3, with which what is generated depends on the prompt."""
 
-    def load_weights(run, weighted_sum, mesh=None):
+    def read_layers(run, weighted_sum):
         del weighted_sum
         params = jax.device_get(decoder.init_params(run.config.model, jax.random.key(0)))
         large = jax.tree.map(lambda x: x if (x == 1).all() else 15 * x, params)
         large["head"][:, 3:259] *= 0.1  # single bytes, which seldom make a text
-        return large if mesh is None else saved_run.put_on_mesh(run, large, mesh)
+        named = tree_names.flatten_by_name(large)
+        return {x: iter(y if tree_names.is_stacked(x) else [y]) for x, y in named.items()}
 
-    monkeypatch.setattr(saved_run, "load_weights", load_weights)
+    monkeypatch.setattr(saved_run, "read_layers", read_layers)
 
 
 @pytest.fixture(name="tasks")
@@ -90,13 +92,14 @@ def tasks_fixture(tmp_path):
     return write_tasks(tmp_path / "tasks")
 
 
-def open_model(run):
+def open_model(run, vocabulary=None, like_hf=False):
     saved = saved_run.open_saved_run(run)
-    _, vocabulary = saved_run.find_vocabulary(saved)
+    _, vocabulary = saved_run.find_vocabulary(saved, vocabulary)
     scorer = text_scorer.open_scorer(saved, 8, print)
     weighted_sum = weight_names.parse(saved, "f25")
     params = saved_run.load_weights(saved, weighted_sum, scorer.mesh)
-    return task_evaluation.RunModel(scorer, params, vocabulary), vocabulary, saved
+    model = task_evaluation.RunModel(scorer, params, vocabulary, saved.delimiters, like_hf)
+    return model, vocabulary, saved
 
 
 def printed_scores(out):
@@ -228,13 +231,47 @@ def test_continuation_longer_than_the_model_is_refused(run):
         model.loglikelihood([request])
 
 
+@pytest.mark.parametrize(("bos", "begin"), [("document", [2]), ("none", [])])
+def test_texts_begin_as_the_documents_of_the_data_did(tmp_path, command, bos, begin):
+    """Whatever the tokenizer does, and where the data are gone."""
+    run = train_run(tmp_path, "byte-level", bos)
+    words = (tmp_path / "data" / "vocabulary.model").rename(tmp_path / "vocabulary.model")
+    shutil.rmtree(tmp_path / "data")
+    model, vocabulary, saved = open_model(run, words)
+    (ids,) = vocabulary.encode(["a bcd efg"])
+    assert vocabulary.encode_by_itself("a bcd efg") == [2, *ids]
+    assert model.tok_encode("a bcd efg") == [*begin, *ids]
+    params = jax.device_put(saved_run.load_weights(saved, None))
+
+    def log_p(text):
+        padded = np.pad(text, (0, LENGTH - len(text)))[None]
+        logits = decoder.apply(saved.config.model, params, padded)[0, : len(text)]
+        return np.asarray(jax.nn.log_softmax(logits), np.float64)
+
+    text = [*(begin or [vocabulary.eos_id]), *ids]
+    expected = log_p(text[:-1])[np.arange(len(ids)), ids].sum()
+    request = types.SimpleNamespace(args=("a bcd efg",))
+    np.testing.assert_allclose(model.loglikelihood_rolling([request]), [expected], rtol=1e-5)
+    found = [begin + ids.tolist()]
+    for _ in range(5):
+        found.append([*found[-1], int(log_p(found[-1])[-1, : vocabulary.size].argmax())])
+    options = ("--prompt=a bcd efg", "--tokens=5", "--temperature=0", f"--vocabulary={words}")
+    status, out, err = command(generate, f"--run={run}", *options)
+    assert status == 0, err
+    assert out.rstrip("\n") == vocabulary.decode(found[-1])
+
+
 @pytest.mark.oracle
-@pytest.mark.parametrize("vocabulary", ["sentencepiece", "byte-level"])
-def test_answers_and_scores_are_those_of_the_exported_model(tmp_path, tasks, command, vocabulary):
+@pytest.mark.parametrize(
+    ("vocabulary", "bos"), [("sentencepiece", None), ("byte-level", None), ("byte-level", "none")]
+)
+def test_answers_and_scores_are_those_of_the_exported_model(
+    tmp_path, tasks, command, vocabulary, bos
+):
     python = os.environ.get("ANYTIME_JAX_LM_EVAL_PYTHON")
     if not python:
         pytest.skip("ANYTIME_JAX_LM_EVAL_PYTHON is not set (tests/oracles/README.md)")
-    run = train_run(tmp_path, vocabulary)
+    run = train_run(tmp_path, vocabulary, bos)
     words = (f"--run={run}", "--weights=f25", f"--output={tmp_path / 'model'}")
     assert command(export, *words)[0] == 0
     names = ",".join(map(str, tasks.values()))
@@ -245,7 +282,13 @@ def test_answers_and_scores_are_those_of_the_exported_model(tmp_path, tasks, com
         check=True, timeout=300, env=environment,
     )  # fmt: skip
     oracle = json.loads(answers.read_text())
-    model, *_ = open_model(run)
+    model, _, saved = open_model(run)
+    requests = [types.SimpleNamespace(args=(text,)) for text in oracle["rolling"]]
+    by_hand = [
+        x["<|begin|>" if saved.delimiters.begin else "eos"] for x in oracle["rolling"].values()
+    ]
+    np.testing.assert_allclose(model.loglikelihood_rolling(requests), by_hand, rtol=1e-6)
+    model, *_ = open_model(run, like_hf=True)
     for kind in tasks:
         pairs = oracle["answers"][f"own_{kind}"]
         requests = [types.SimpleNamespace(args=tuple(request)) for request, _ in pairs]
@@ -260,7 +303,8 @@ def test_answers_and_scores_are_those_of_the_exported_model(tmp_path, tasks, com
             actual = model.loglikelihood(requests)
             np.testing.assert_allclose([x for x, _ in actual], [x for x, _ in expected], rtol=1e-6)
             assert [hit for _, hit in actual] == [hit for _, hit in expected]
-    _, out, _ = command(evaluate, f"--run={run}", "--weights", "f25", f"--tasks={names}")
+    words = (f"--run={run}", "--weights", "f25", f"--tasks={names}", "--like-hf")
+    _, out, _ = command(evaluate, *words)
     printed = printed_scores(out)
     for task, scores in oracle["scores"].items():
         for name, score in scores.items():

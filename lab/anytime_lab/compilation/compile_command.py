@@ -35,7 +35,7 @@ from anytime_jax.training.objective import document_rules
 from anytime_jax.training.state_memory import ADVICE, is_out_of_memory
 from anytime_lab.compilation import program_search, topologies
 from anytime_lab.compilation.update_report import (
-    ANY_TOKEN,
+    ANY_DELIMITERS,
     UpdateReport,
     absent_devices,
     compile_update,
@@ -110,7 +110,7 @@ def _find_microbatches(config: Config, mesh: jax.sharding.Mesh, device: DeviceSp
     if not isinstance(config.microbatches, str):
         return config.microbatches
     numbers = microbatch_search.possible_numbers(config, mesh)
-    rules, say = document_rules(config.data, ANY_TOKEN), Console(stderr=True).print
+    rules, say = document_rules(config.data, ANY_DELIMITERS), Console(stderr=True).print
     with absent_devices(mesh) as compile:
         return microbatch_search.find(config, mesh, rules, numbers, device.memory, say, compile)
 

@@ -10,6 +10,7 @@ import jax
 from jax.sharding import Mesh
 
 from anytime_jax.config.run_config import Config
+from anytime_jax.data.dataset_info import Delimiters
 from anytime_jax.distributed.device_specs import DeviceSpec
 from anytime_jax.distributed.xla_settings import is_flag
 from anytime_jax.models.decoder import ModelConfig
@@ -21,7 +22,7 @@ from anytime_jax.training.state_memory import measure_state
 from anytime_lab.compilation import hlo, roofline
 from anytime_lab.compilation.gpu_targets import assume_capability
 
-ANY_TOKEN = 0  # as the end of a document: which one it is does not matter to the compiler
+ANY_DELIMITERS = Delimiters(None, 0)  # which token ends a document does not matter to the compiler
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +141,7 @@ def compile_update(
     compiler runs out of the device's memory.
     """
     began = time.perf_counter()
-    rules = document_rules(config.data, ANY_TOKEN)
+    rules = document_rules(config.data, ANY_DELIMITERS)
     program = step.make_program(config, mesh, rules, model=model, microbatches=microbatches)
     with absent_devices(mesh) as compile:
         compiled = compile(program.lower_update())
