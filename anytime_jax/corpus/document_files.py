@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import codecs
 import glob
+import gzip
 import io
 import os
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from anytime_jax.corpus.source_interface import LeftOut, reading_error
 from anytime_jax.data.dataset_info import METADATA_NAME, WORK_NAME
@@ -23,12 +25,24 @@ from anytime_jax.storage.files import file_size, walk
 from anytime_jax.storage.json_files import parse_json
 from anytime_jax.storage.paths import is_address
 
-_COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
-JSON_SUFFIXES = tuple(x + y for x in (".json", ".jsonl") for y in ("", *_COMPRESSIONS))
+_GZIP, _ZSTANDARD = ".gz", ".zst"
+JSON_SUFFIXES = tuple(x + y for x in (".json", ".jsonl") for y in ("", _GZIP, _ZSTANDARD))
 LIST_MARK = "@"  # before the path of a list of addresses
-HIDDEN_SIZE = -2  # instead of the size of a hidden file or folder, which is not read
 
 _BUFFER_BYTES = 2**18  # of decompressed text
+_DAMAGE = (OSError, EOFError, zlib.error)  # what a file of text raises that cannot be read
+
+
+class FoundFiles(NamedTuple):
+    """Files of an input.
+
+    Attributes:
+      files: paths and sizes in bytes, sorted by path; of a list of addresses, in its order.
+      hidden: hidden files and folders in a folder, such as `.git`, which are not read.
+    """
+
+    files: list[tuple[str, int]]
+    hidden: list[str]
 
 
 def full_path(path: str) -> str:
@@ -51,14 +65,10 @@ def open_file(path: str, *, buffered: bool = True) -> Any:
     return open(path, "rb")
 
 
-def find_files(pattern: str) -> list[tuple[str, int]]:
+def find_files(pattern: str) -> FoundFiles:
     """Finds the files of a full path, a glob or a folder, which is searched recursively.
 
     Raises an InputError if there are none, or files of a prepared dataset.
-
-    Returns:
-      Paths and sizes in bytes, sorted by path; of a list of addresses, in its order. Of hidden
-      files and folders in a folder, such as `.git`, the size is `HIDDEN_SIZE`.
     """
     sizes: dict[str, int] = {}
     is_folder = False
@@ -78,17 +88,16 @@ def find_files(pattern: str) -> list[tuple[str, int]]:
                 f"{path} belongs to a prepared dataset or an exported model, which is no text; "
                 "leave that directory out"
             )
-    if is_folder:
-        folder = pattern.rstrip("/")
-        hidden = {path: part for path in found if (part := _find_hidden(path, folder))}
-        found = sorted({hidden.get(path, path) for path in found})
-        sizes |= dict.fromkeys(hidden.values(), HIDDEN_SIZE)
-    if all(sizes.get(path) == HIDDEN_SIZE for path in found):
+    folder = pattern.rstrip("/")
+    hidden = {x: part for x in found if is_folder and (part := _find_hidden(x, folder))}
+    found = [path for path in found if path not in hidden]
+    if not found:
         raise InputError(f"{pattern} names no file; name a file, a folder or a quoted glob")
     try:
-        return [(path, sizes[path] if path in sizes else file_size(path)) for path in found]
+        files = [(path, sizes[path] if path in sizes else file_size(path)) for path in found]
     except OSError as error:
         raise reading_error(error.filename, error) from error
+    return FoundFiles(files, sorted(set(hidden.values())))
 
 
 def read_text(path: str) -> Iterator[str | LeftOut]:
@@ -100,8 +109,8 @@ def read_text(path: str) -> Iterator[str | LeftOut]:
             if b"\0" not in data:  # of most binary files, which may be large
                 data += content.read()
         text = data.decode("utf-8-sig")  # a byte order mark is not text
-    except OSError as error:
-        raise reading_error(path, error) from error
+    except _DAMAGE as error:
+        raise _damage_error(path, error) from error
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:  # also of UTF-16, and of a hole where data were lost
@@ -125,8 +134,8 @@ def read_json_lines(path: str, text_field: str) -> Iterator[str | LeftOut | None
                     text = _find_text(parse_json(content), text_field)
                     documents += 1
                     yield text
-    except OSError as error:
-        raise reading_error(path, error) from error
+    except _DAMAGE as error:
+        raise _damage_error(path, error) from error
     except InputError:  # of an address, which it names
         raise
     except ValueError as error:
@@ -176,12 +185,21 @@ def _read_list(path: str) -> list[str]:
 
 
 def _decompress(file: Any, path: str) -> Any:
-    compression = _COMPRESSIONS.get(os.path.splitext(path.lower())[1])
-    if compression is None:
-        return file
-    import pyarrow  # which other files do not need
+    suffix = os.path.splitext(path.lower())[1]
+    if suffix == _GZIP:
+        return io.BufferedReader(gzip.GzipFile(fileobj=file), _BUFFER_BYTES)
+    if suffix == _ZSTANDARD:
+        import pyarrow  # which other files do not need
 
-    return io.BufferedReader(pyarrow.CompressedInputStream(file, compression), _BUFFER_BYTES)
+        return io.BufferedReader(pyarrow.CompressedInputStream(file, "zstd"), _BUFFER_BYTES)
+    return file
+
+
+def _damage_error(path: str, error: Exception) -> InputError:
+    if "requires too much memory" in str(error):  # zstandard's own words for a long window
+        reason = "its zstandard window is longer than 128 MiB: `zstd -d --long=31` decompresses it"
+        error = ValueError(reason)
+    return reading_error(path, error)
 
 
 def _find_text(record: Any, field: str) -> str | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from anytime_jax.corpus.document_files import (
-    HIDDEN_SIZE,
     JSON_SUFFIXES,
+    FoundFiles,
     find_files,
     full_path,
     read_json_lines,
@@ -40,8 +40,6 @@ class FileStretch(NamedTuple):
 
     def documents(self, text_field: str) -> Iterator[str | LeftOut | None]:
         """Returns the documents: of a text file, of lines of JSON, or of rows."""
-        if self.size == HIDDEN_SIZE:
-            return iter([LeftOut("hidden", self.path)])
         if self.path.lower().endswith(PARQUET_SUFFIX):
             return read_row_groups(self.path, text_field, self.stretch, self.stretches)
         if self.path.lower().endswith(JSON_SUFFIXES):
@@ -51,20 +49,21 @@ class FileStretch(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class FilesPart:
-    """Files, or a stretch of one."""
+    """Files, or a stretch of one; `hidden` names others that are left out."""
 
     files: tuple[FileStretch, ...]
     text_field: str
     validation_fraction: float
+    hidden: tuple[str, ...] = ()
 
     @property
     def identity(self) -> list[Any]:
         """Paths, sizes and stretches of the files."""
-        files = [list(file) for file in self.files if file.size != HIDDEN_SIZE]
-        return [*files, self.validation_fraction]
+        return [*map(list, self.files), self.validation_fraction]
 
     def documents(self) -> Iterator[str | LeftOut | None]:
         """Yields the documents of each file in turn."""
+        yield from (LeftOut("hidden", path) for path in self.hidden)
         for file in self.files:
             yield from file.documents(self.text_field)
 
@@ -106,17 +105,18 @@ class FileSource(Source):
                 fraction = default_fraction(parts, _LEAST_FRACTION)
             return self._divide(train, fraction)
         validation = find_files(self.validation_input)
-        if common := set(train) & set(validation):
+        if common := set(train.files) & set(validation.files):
             raise InputError(
                 f"{min(common)[0]} is in the training and in the validation input; give validation "
                 "text of its own, or a validation fraction instead"
             )
         return [*self._divide(train, 0.0), *self._divide(validation, 1.0)]
 
-    def _divide(self, files: Sequence[tuple[str, int]], fraction: float) -> list[FilesPart]:
-        is_table = {path: path.lower().endswith(PARQUET_SUFFIX) for path, _ in files}
-        parts = group_files([x for x in files if not is_table[x[0]]], fraction, self.text_field)
-        for path, size in (file for file in files if is_table[file[0]]):
+    def _divide(self, found: FoundFiles, fraction: float) -> list[FilesPart]:
+        is_table = {path: path.lower().endswith(PARQUET_SUFFIX) for path, _ in found.files}
+        others = [x for x in found.files if not is_table[x[0]]]
+        parts = group_files(FoundFiles(others, found.hidden), fraction, self.text_field)
+        for path, size in (x for x in found.files if is_table[x[0]]):
             count = max(1, -(-size // _PARQUET_PART_BYTES))
             stretches = (FileStretch(path, size, index, count) for index in range(count))
             parts += [FilesPart((each,), self.text_field, fraction) for each in stretches]
@@ -124,15 +124,19 @@ class FileSource(Source):
 
 
 def group_files(
-    files: Iterable[tuple[str, int]], validation_fraction: float, text_field: str = ""
+    found: FoundFiles, validation_fraction: float, text_field: str = ""
 ) -> list[FilesPart]:
-    """Groups (path, bytes) in order, into parts of at least `PART_BYTES` each except the last."""
-    groups: list[list[FileStretch]] = []
+    """Groups files in order, into parts of at least `PART_BYTES` each except the last."""
+    groups: list[list[FileStretch]] = [[]] if found.hidden else []
     total = 0
-    for path, size in files:
+    for path, size in found.files:
         if not groups or total >= PART_BYTES:
             groups.append([])
             total = 0
         groups[-1].append(FileStretch(path, size))
-        total += PART_BYTES if size == UNKNOWN_SIZE else max(size, 0)
-    return [FilesPart(tuple(group), text_field, validation_fraction) for group in groups]
+        total += PART_BYTES if size == UNKNOWN_SIZE else size
+    hidden = [tuple(found.hidden), *[()] * len(groups)]
+    return [
+        FilesPart(tuple(files), text_field, validation_fraction, hidden[index])
+        for index, files in enumerate(groups)
+    ]
