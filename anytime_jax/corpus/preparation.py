@@ -43,6 +43,7 @@ from anytime_jax.data.dataset_info import (
     WORK_NAME,
     DatasetInfo,
     SplitInfo,
+    add_counts,
     load_dataset,
     save_metadata,
 )
@@ -342,10 +343,9 @@ def _dataset_info(
         splits=splits,
         settings=target.settings,
         parts=arrays,
-        null_records=sum(result.nulls for result in results),
         largest_id=max(result.largest_id for result in results),
         input_digest=_digest(parts),
-        left_out=tuple(itertools.chain(*(result.left_out for result in results))),
+        **add_counts(results),
     )
 
 

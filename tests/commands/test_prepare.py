@@ -12,6 +12,7 @@ import pyarrow
 import pytest
 from byte_level_tokenizer import write_byte_level
 from hub_server import local_hub
+from letter_tokenizer import write_letters
 from paths import REPOSITORY
 from pyarrow import parquet
 from source_documents import read_files
@@ -152,6 +153,26 @@ def test_folder_without_a_text_says_what_is_in_it(vocabulary, tmp_path, command,
     assert (status, out) == (2, "")
     assert "a.png" in err.splitlines()[-1]
     assert not Path("data").exists()
+
+
+def test_text_that_the_vocabulary_cannot_write_is_counted(tmp_path, command):
+    """By the command, when asked again and in the metadata, also if a share has read the text."""
+    lines = [json.dumps({"text": "a text in letters " + "漢字"[: i % 3]}) for i in range(30)]
+    (tmp_path / "text.jsonl").write_text("\n".join(lines))
+    for model, count in (({}, "in no token: 30"), ({"unk_token": "<unk>"}, "unknown: 30")):
+        vocabulary = write_letters(tmp_path / f"letters{len(model)}", **model)
+        output = tmp_path / f"data{len(model)}"
+        words = [f"--input={tmp_path / 'text.jsonl'}", f"--vocabulary={vocabulary}"]
+        assert command(prepare, *words, f"--output={output}", "--share=0/1")[0] == 0
+        for options in (words, words, ["--verify"]):
+            status, out, err = command(prepare, *options, f"--output={output}")
+            assert status == 0, err
+            (line,) = [x for x in out.splitlines() if count in x]
+            assert "20 documents" in line
+        info = load_dataset(output)
+        counts = [info.dropped_characters, info.dropped_documents]
+        counts += [info.unknown_pieces, info.unknown_documents]
+        assert counts == ([0, 0, 30, 20] if model else [30, 20, 0, 0])
 
 
 def test_full_disk_names_the_output(text, tmp_path, command, monkeypatch):
