@@ -17,7 +17,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from anytime_jax.corpus.source_interface import LeftOut, reading_error
+from anytime_jax.corpus.source_interface import (
+    BadRecord,
+    BadRecords,
+    LeftOut,
+    bad_record,
+    reading_error,
+)
 from anytime_jax.data.dataset_info import METADATA_NAME, WORK_NAME
 from anytime_jax.errors import InputError, format_value
 from anytime_jax.storage import url_files
@@ -119,32 +125,36 @@ def read_text(path: str) -> Iterator[str | LeftOut]:
         yield text or LeftOut("empty", path)
 
 
-def read_json_lines(path: str, text_field: str) -> Iterator[str | LeftOut | None]:
+def read_json_lines(
+    path: str, text_field: str, bad_records: BadRecords | None = None
+) -> Iterator[str | LeftOut | BadRecord | None]:
     """Yields the document of every line of a JSON file, plain or compressed, except blank lines.
 
     A field inside another is named `outer.inner`. A text that is null gives None. A file named
     `.json`, not `.jsonl`, is left out if its first line is no record: many programs have some.
     """
-    number, documents = 0, 0
+    records = 0
     try:
         with open_file(path) as file:
             for number, line in enumerate(_decompress(file, path), start=1):
                 content = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
-                if content.strip():
-                    text = _find_text(parse_json(content), text_field)
-                    documents += 1
-                    yield text
+                if not content.strip():
+                    continue
+                try:
+                    record = _find_text(parse_json(content), text_field)
+                except ValueError as error:
+                    if not records and ".jsonl" not in path.lower() and not _is_json(error):
+                        yield LeftOut(
+                            f"JSON whose first line has no text under {text_field!r}", path
+                        )
+                        return
+                    record = bad_record(f"{path} line {number}", error, bad_records)
+                records += 1
+                yield record
     except _DAMAGE as error:
         raise _damage_error(path, error) from error
-    except InputError:  # of an address, which it names
-        raise
-    except ValueError as error:
-        if documents or ".jsonl" in path.lower():
-            raise reading_error(f"{path} line {number}", error) from error
-        yield LeftOut(f"JSON whose first line has no text under {text_field!r}", path)
-        return
-    if not documents:  # as a failed download leaves
-        raise InputError(f"{path} holds no document; fetch it again or leave it out")
+    if not records:  # as a failed download leaves
+        yield bad_record(path, ValueError("it holds no document"), bad_records)
 
 
 def _walk(folder: str) -> Iterator[str]:
@@ -200,6 +210,12 @@ def _damage_error(path: str, error: Exception) -> InputError:
         reason = "its zstandard window is longer than 128 MiB: `zstd -d --long=31` decompresses it"
         error = ValueError(reason)
     return reading_error(path, error)
+
+
+def _is_json(error: ValueError) -> bool:
+    """Whether an error is of a record with a text, which Python's limits or UTF-8 do not allow."""
+    is_number_or_depth = type(error.__cause__) in (ValueError, RecursionError)
+    return is_number_or_depth or isinstance(error, UnicodeEncodeError)
 
 
 def _find_text(record: Any, field: str) -> str | None:

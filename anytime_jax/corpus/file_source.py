@@ -15,7 +15,7 @@ from anytime_jax.corpus.document_files import (
     read_text,
 )
 from anytime_jax.corpus.parquet_files import PARQUET_SUFFIX, read_row_groups
-from anytime_jax.corpus.source_interface import LeftOut, Part, Source
+from anytime_jax.corpus.source_interface import BadRecord, BadRecords, LeftOut, Part, Source
 from anytime_jax.corpus.validation_split import check_fraction, default_fraction
 from anytime_jax.errors import InputError
 from anytime_jax.storage.url_files import UNKNOWN_SIZE
@@ -38,12 +38,15 @@ class FileStretch(NamedTuple):
     stretch: int = 0
     stretches: int = 1
 
-    def documents(self, text_field: str) -> Iterator[str | LeftOut | None]:
+    def documents(
+        self, text_field: str, bad_records: BadRecords | None
+    ) -> Iterator[str | LeftOut | BadRecord | None]:
         """Returns the documents: of a text file, of lines of JSON, or of rows."""
         if self.path.lower().endswith(PARQUET_SUFFIX):
-            return read_row_groups(self.path, text_field, self.stretch, self.stretches)
+            stretch = (self.stretch, self.stretches)
+            return read_row_groups(self.path, text_field, *stretch, bad_records)
         if self.path.lower().endswith(JSON_SUFFIXES):
-            return read_json_lines(self.path, text_field)
+            return read_json_lines(self.path, text_field, bad_records)
         return read_text(self.path)
 
 
@@ -55,17 +58,18 @@ class FilesPart:
     text_field: str
     validation_fraction: float
     hidden: tuple[str, ...] = ()
+    bad_records: BadRecords | None = None
 
     @property
     def identity(self) -> list[Any]:
         """Paths, sizes and stretches of the files."""
         return [*map(list, self.files), self.validation_fraction]
 
-    def documents(self) -> Iterator[str | LeftOut | None]:
+    def documents(self) -> Iterator[str | LeftOut | BadRecord | None]:
         """Yields the documents of each file in turn."""
         yield from (LeftOut("hidden", path) for path in self.hidden)
         for file in self.files:
-            yield from file.documents(self.text_field)
+            yield from file.documents(self.text_field, self.bad_records)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,12 +83,14 @@ class FileSource(Source):
       validation_fraction: without `validation_input`, fraction of the documents for validation, by
         the hash of their content (default: 0.01, and more of up to 2,000 documents).
       text_field: key of the text in a JSON line, column in a Parquet file; a.b for b inside a.
+      bad_records: "skip" leaves out and counts records that cannot be read (default: refuse).
     """
 
     input: str
     validation_input: str | None = None
     validation_fraction: float | None = None
     text_field: str = "text"
+    bad_records: BadRecords | None = None
 
     def __post_init__(self) -> None:
         if self.validation_fraction is not None:
@@ -120,7 +126,7 @@ class FileSource(Source):
             count = max(1, -(-size // _PARQUET_PART_BYTES))
             stretches = (FileStretch(path, size, index, count) for index in range(count))
             parts += [FilesPart((each,), self.text_field, fraction) for each in stretches]
-        return parts
+        return [dataclasses.replace(part, bad_records=self.bad_records) for part in parts]
 
 
 def group_files(

@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anytime_jax.corpus.source_interface import LeftOut, Part
+from anytime_jax.corpus.source_interface import BadRecord, LeftOut, Part
 from anytime_jax.corpus.validation_split import assign_split
 from anytime_jax.corpus.vocabulary_files import load_vocabulary
 from anytime_jax.corpus.vocabulary_interface import Encoded, Vocabulary
 from anytime_jax.data.dataset_info import (
+    FIRST_BAD_RECORDS,
     SPLITS,
     VOCABULARY_NAME,
     PartInfo,
@@ -128,7 +129,7 @@ class PartTask:
         while batch := list(itertools.islice(records, _BATCH_DOCUMENTS)):
             texts = [text for text in batch if text and isinstance(text, str)]
             encoded = vocabulary.encode_counted(texts)
-            counts.append(_count(batch, encoded))
+            counts.append(count_records(batch, encoded))
             for text, one in zip(texts, encoded, strict=True):
                 split = assign_split(text, self.part.validation_fraction)
                 document = np.concatenate([begin, one.ids, [vocabulary.eos_id]])
@@ -167,9 +168,12 @@ class PartTask:
         return json_digest([self.part.identity, *self.target[:-1], fields])
 
 
-def _count(records: Sequence[Any], encoded: Sequence[Encoded]) -> TextCounts:
+def count_records(records: Sequence[Any], encoded: Sequence[Encoded] = ()) -> TextCounts:
     """Counts what is left out of some records, and what the encoded ones say not in full."""
+    bad = [x for x in records if isinstance(x, BadRecord)]
     return TextCounts(
+        bad_records=len(bad),
+        first_bad_records=tuple(bad[:FIRST_BAD_RECORDS]),
         null_records=sum(not record for record in records),
         left_out=tuple(x for x in records if isinstance(x, LeftOut)),
         unknown_pieces=sum(x.unknown for x in encoded),

@@ -56,6 +56,9 @@ class PartInfo:
     last_chunk: str
 
 
+FIRST_BAD_RECORDS = 10  # of a dataset, which are named
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextCounts:
     """What is in a text and not in its tokens.
@@ -63,6 +66,8 @@ class TextCounts:
     Attributes:
       null_records: records of the input without a text, which were left out.
       left_out: files of the input that are no documents: why, and the path.
+      bad_records: records that could not be read, which were left out.
+      first_bad_records: place and reason of the first ten.
       unknown_pieces: tokens that stand for any text that the vocabulary lacks, such as `<unk>`.
       unknown_documents: documents with such tokens.
       dropped_characters: characters, other than white space, that are in no token.
@@ -71,6 +76,8 @@ class TextCounts:
 
     null_records: int = 0
     left_out: Sequence[tuple[str, str]] = ()
+    bad_records: int = 0
+    first_bad_records: Sequence[tuple[str, str]] = ()
     unknown_pieces: int = 0
     unknown_documents: int = 0
     dropped_characters: int = 0
@@ -83,6 +90,7 @@ def add_counts(counts: Iterable[TextCounts]) -> dict[str, Any]:
     for name, default in dataclasses.asdict(TextCounts()).items():
         values = [getattr(one, name) for one in each]
         total[name] = sum(values) if default == 0 else tuple(itertools.chain(*values))
+    total["first_bad_records"] = total["first_bad_records"][:FIRST_BAD_RECORDS]
     return total
 
 

@@ -175,6 +175,24 @@ def test_text_that_the_vocabulary_cannot_write_is_counted(tmp_path, command):
         assert counts == ([0, 0, 30, 20] if model else [30, 20, 0, 0])
 
 
+def test_bad_records_are_left_out_if_asked_and_the_first_ten_named(tmp_path, command, rejected):
+    bad = '{"text": "\\ud83d"}'
+    lines = [json.dumps({"text": f"{i} words to prepare " * 9}) for i in range(30)]
+    (tmp_path / "a.jsonl").write_text("\n".join([*lines, *[bad] * 5]))
+    (tmp_path / "b.jsonl").write_text("\n".join([*lines, *[bad] * 7]))
+    output = tmp_path / "data"
+    words = [f"--input={tmp_path}/*.jsonl", "--train-vocabulary=300", f"--output={output}"]
+    assert "a.jsonl line 31 " in rejected(prepare, *words)
+    status, out, err = command(prepare, *words, "--bad-records=skip")
+    assert status == 0, err
+    assert "left out: 12 records" in out
+    assert [f"a.jsonl line {i} " in out for i in (30, 31, 35, 36)] == [False, True, True, False]
+    assert [f"b.jsonl line {i} " in out for i in (30, 31, 35, 36)] == [False, True, True, False]
+    info = load_dataset(output)
+    assert (info.bad_records, len(info.first_bad_records)) == (12, 10)
+    assert sum(split.documents for split in info.splits.values()) == 60
+
+
 def test_full_disk_names_the_output(text, tmp_path, command, monkeypatch):
     def full(descriptor):
         raise OSError(errno.ENOSPC, "No space left on device")

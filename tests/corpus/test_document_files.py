@@ -98,6 +98,38 @@ def test_long_window_of_zstandard_is_named_with_its_remedy(tmp_path):
     assert "zstd -d --long=31" in read_error(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"text": "\\ud83d"}',
+        b'{"text": "x", "n": ' + b"9" * 5_000 + b"}",
+        b'{"text": "x", "n": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"text": "caf\xe9"}',
+        b'{"body": "x"}',
+        b'{"text": "x"',
+    ],
+)
+def test_bad_record_is_left_out_by_its_line_if_asked(tmp_path, line):
+    (tmp_path / "a.jsonl").write_bytes(b"".join([*LINES[:7], line, b"\n", *LINES[7:]]))
+    source = FileSource(str(tmp_path), validation_fraction=0.1, bad_records="skip")
+    (part,) = source.parts()
+    records = list(part.documents())
+    assert records.pop(7).place == f"{tmp_path / 'a.jsonl'} line 8"
+    assert records == [f"document {i}" for i in range(60)]
+
+
+def test_file_of_records_is_told_by_a_first_record_that_is_bad(tmp_path):
+    """A first line that is no record makes a .json file something else, not text."""
+    (tmp_path / "a.json").write_bytes(b'{"text": "\\ud83d"}\n' + WHOLE)
+    assert f"{tmp_path / 'a.json'} line 1 " in read_error(tmp_path)
+
+
+def test_file_without_a_record_is_left_out_if_asked(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b"\n")
+    (part,) = FileSource(str(tmp_path), validation_fraction=0.1, bad_records="skip").parts()
+    assert [x.place for x in part.documents()] == [str(tmp_path / "a.jsonl")]
+
+
 def test_field_inside_another_and_null(tmp_path):
     records = [{"a": {"b": "x"}}, {"a": {"b": None}}, {"a.b": "y"}]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, records)))

@@ -32,6 +32,7 @@ SPLIT_AT_SIGNS = pre_tokenizers.Split("#", "removed")
         ("ab ``c``", MERGED, None, ""),
         ("ab ##c#", DELETING, None, "###"),
         ("a#b c, d", None, SPLIT_AT_SIGNS, "#,"),
+        ("a#b", None, pre_tokenizers.CharDelimiterSplit("#"), "#"),
         ("a  b, c", None, WORDS, ","),
         ("a,a b", None, WORDS, ","),
         ("漢A字b", None, None, "漢A字"),
