@@ -47,7 +47,7 @@ class Part(Protocol):
         """Names and sizes of the input as JSON values, which reveal a changed part."""
         ...
 
-    def documents(self) -> Iterator[str | LeftOut | None]:
+    def documents(self) -> Iterator[str | LeftOut | BadRecord | None]:
         """Yields the documents in order; raises InputError at the first bad one.
 
         None is a record without a text, which is counted, and so are `LeftOut` and `BadRecord`.

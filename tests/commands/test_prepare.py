@@ -20,6 +20,7 @@ from source_documents import read_files
 from anytime_jax.commands import config_file, prepare, train
 from anytime_jax.config import run_config
 from anytime_jax.config.kinds import NOBODY
+from anytime_jax.corpus import file_source
 from anytime_jax.corpus.vocabulary_training import train_vocabulary
 from anytime_jax.data.dataset_info import load_dataset
 from anytime_jax.training import run_data
@@ -175,7 +176,10 @@ def test_text_that_the_vocabulary_cannot_write_is_counted(tmp_path, command):
         assert counts == ([0, 0, 30, 20] if model else [30, 20, 0, 0])
 
 
-def test_bad_records_are_left_out_if_asked_and_the_first_ten_named(tmp_path, command, rejected):
+def test_bad_records_are_left_out_if_asked_and_the_first_ten_named(
+    tmp_path, command, rejected, monkeypatch
+):
+    monkeypatch.setattr(file_source, "PART_BYTES", 1)  # so that each file is a part
     bad = '{"text": "\\ud83d"}'
     lines = [json.dumps({"text": f"{i} words to prepare " * 9}) for i in range(30)]
     (tmp_path / "a.jsonl").write_text("\n".join([*lines, *[bad] * 5]))
