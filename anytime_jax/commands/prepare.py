@@ -258,9 +258,13 @@ def _summary(info: DatasetInfo) -> str:
         f"{split}: {count_noun(counts.documents, 'document')}, {counts.tokens:,} tokens"
         for split, counts in info.splits.items()
     ]
-    if info.null_records:
-        lines.append(f"left out: {count_noun(info.null_records, 'record')} without a text (null)")
-    lines += describe_left_out(info.left_out, info.settings.get("input", ""))
+    lines += describe_left_out(info, info.settings.get("input", ""))
+    for what, count, documents in (
+        ("written as unknown: {:,} pieces", info.unknown_pieces, info.unknown_documents),
+        ("in no token: {:,} characters", info.dropped_characters, info.dropped_documents),
+    ):
+        if count:
+            lines.append(f"{what.format(count)}, of {count_noun(documents, 'document')}")
     return "\n".join(lines)
 
 

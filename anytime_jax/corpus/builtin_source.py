@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
+from anytime_jax.corpus.document_files import FoundFiles
 from anytime_jax.corpus.file_source import group_files
 from anytime_jax.corpus.source_interface import Part, Source
 from anytime_jax.corpus.validation_split import check_fraction
@@ -84,7 +85,7 @@ class BuiltinSource(Source):
                 f"packages have {total / 1e6:.1f} MB{reason}; ask for less, or give a folder of "
                 "text instead"
             )
-        return group_files(files, self.validation_fraction)
+        return group_files(FoundFiles(files, []), self.validation_fraction)
 
 
 def builtin_differences() -> str:

@@ -9,13 +9,21 @@ from __future__ import annotations
 
 import codecs
 import glob
+import gzip
 import io
 import os
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from anytime_jax.corpus.source_interface import LeftOut, reading_error
+from anytime_jax.corpus.source_interface import (
+    BadRecord,
+    BadRecords,
+    LeftOut,
+    bad_record,
+    reading_error,
+)
 from anytime_jax.data.dataset_info import METADATA_NAME, WORK_NAME
 from anytime_jax.errors import InputError, format_value
 from anytime_jax.storage import url_files
@@ -23,12 +31,24 @@ from anytime_jax.storage.files import file_size, walk
 from anytime_jax.storage.json_files import parse_json
 from anytime_jax.storage.paths import is_address
 
-_COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
-JSON_SUFFIXES = tuple(x + y for x in (".json", ".jsonl") for y in ("", *_COMPRESSIONS))
+_GZIP, _ZSTANDARD = ".gz", ".zst"
+JSON_SUFFIXES = tuple(x + y for x in (".json", ".jsonl") for y in ("", _GZIP, _ZSTANDARD))
 LIST_MARK = "@"  # before the path of a list of addresses
-HIDDEN_SIZE = -2  # instead of the size of a hidden file or folder, which is not read
 
 _BUFFER_BYTES = 2**18  # of decompressed text
+_DAMAGE = (OSError, EOFError, zlib.error)  # what a file of text raises that cannot be read
+
+
+class FoundFiles(NamedTuple):
+    """Files of an input.
+
+    Attributes:
+      files: paths and sizes in bytes, sorted by path; of a list of addresses, in its order.
+      hidden: hidden files and folders in a folder, such as `.git`, which are not read.
+    """
+
+    files: list[tuple[str, int]]
+    hidden: list[str]
 
 
 def full_path(path: str) -> str:
@@ -51,14 +71,10 @@ def open_file(path: str, *, buffered: bool = True) -> Any:
     return open(path, "rb")
 
 
-def find_files(pattern: str) -> list[tuple[str, int]]:
+def find_files(pattern: str) -> FoundFiles:
     """Finds the files of a full path, a glob or a folder, which is searched recursively.
 
     Raises an InputError if there are none, or files of a prepared dataset.
-
-    Returns:
-      Paths and sizes in bytes, sorted by path; of a list of addresses, in its order. Of hidden
-      files and folders in a folder, such as `.git`, the size is `HIDDEN_SIZE`.
     """
     sizes: dict[str, int] = {}
     is_folder = False
@@ -78,17 +94,16 @@ def find_files(pattern: str) -> list[tuple[str, int]]:
                 f"{path} belongs to a prepared dataset or an exported model, which is no text; "
                 "leave that directory out"
             )
-    if is_folder:
-        folder = pattern.rstrip("/")
-        hidden = {path: part for path in found if (part := _find_hidden(path, folder))}
-        found = sorted({hidden.get(path, path) for path in found})
-        sizes |= dict.fromkeys(hidden.values(), HIDDEN_SIZE)
-    if all(sizes.get(path) == HIDDEN_SIZE for path in found):
+    folder = pattern.rstrip("/")
+    hidden = {x: part for x in found if is_folder and (part := _find_hidden(x, folder))}
+    found = [path for path in found if path not in hidden]
+    if not found:
         raise InputError(f"{pattern} names no file; name a file, a folder or a quoted glob")
     try:
-        return [(path, sizes[path] if path in sizes else file_size(path)) for path in found]
+        files = [(path, sizes[path] if path in sizes else file_size(path)) for path in found]
     except OSError as error:
         raise reading_error(error.filename, error) from error
+    return FoundFiles(files, sorted(set(hidden.values())))
 
 
 def read_text(path: str) -> Iterator[str | LeftOut]:
@@ -100,8 +115,8 @@ def read_text(path: str) -> Iterator[str | LeftOut]:
             if b"\0" not in data:  # of most binary files, which may be large
                 data += content.read()
         text = data.decode("utf-8-sig")  # a byte order mark is not text
-    except OSError as error:
-        raise reading_error(path, error) from error
+    except _DAMAGE as error:
+        raise _damage_error(path, error) from error
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:  # also of UTF-16, and of a hole where data were lost
@@ -110,32 +125,36 @@ def read_text(path: str) -> Iterator[str | LeftOut]:
         yield text or LeftOut("empty", path)
 
 
-def read_json_lines(path: str, text_field: str) -> Iterator[str | LeftOut | None]:
+def read_json_lines(
+    path: str, text_field: str, bad_records: BadRecords | None = None
+) -> Iterator[str | LeftOut | BadRecord | None]:
     """Yields the document of every line of a JSON file, plain or compressed, except blank lines.
 
     A field inside another is named `outer.inner`. A text that is null gives None. A file named
     `.json`, not `.jsonl`, is left out if its first line is no record: many programs have some.
     """
-    number, documents = 0, 0
+    records = 0
     try:
         with open_file(path) as file:
             for number, line in enumerate(_decompress(file, path), start=1):
                 content = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
-                if content.strip():
-                    text = _find_text(parse_json(content), text_field)
-                    documents += 1
-                    yield text
-    except OSError as error:
-        raise reading_error(path, error) from error
-    except InputError:  # of an address, which it names
-        raise
-    except ValueError as error:
-        if documents or ".jsonl" in path.lower():
-            raise reading_error(f"{path} line {number}", error) from error
-        yield LeftOut(f"JSON whose first line has no text under {text_field!r}", path)
-        return
-    if not documents:  # as a failed download leaves
-        raise InputError(f"{path} holds no document; fetch it again or leave it out")
+                if not content.strip():
+                    continue
+                try:
+                    record = _find_text(parse_json(content), text_field)
+                except ValueError as error:
+                    if not records and ".jsonl" not in path.lower() and not _is_json(error):
+                        yield LeftOut(
+                            f"JSON whose first line has no text under {text_field!r}", path
+                        )
+                        return
+                    record = bad_record(f"{path} line {number}", error, bad_records)
+                records += 1
+                yield record
+    except _DAMAGE as error:
+        raise _damage_error(path, error) from error
+    if not records:  # as a failed download leaves
+        yield bad_record(path, ValueError("it holds no document"), bad_records)
 
 
 def _walk(folder: str) -> Iterator[str]:
@@ -176,12 +195,27 @@ def _read_list(path: str) -> list[str]:
 
 
 def _decompress(file: Any, path: str) -> Any:
-    compression = _COMPRESSIONS.get(os.path.splitext(path.lower())[1])
-    if compression is None:
-        return file
-    import pyarrow  # which other files do not need
+    suffix = os.path.splitext(path.lower())[1]
+    if suffix == _GZIP:
+        return io.BufferedReader(gzip.GzipFile(fileobj=file), _BUFFER_BYTES)
+    if suffix == _ZSTANDARD:
+        import pyarrow  # which other files do not need
 
-    return io.BufferedReader(pyarrow.CompressedInputStream(file, compression), _BUFFER_BYTES)
+        return io.BufferedReader(pyarrow.CompressedInputStream(file, "zstd"), _BUFFER_BYTES)
+    return file
+
+
+def _damage_error(path: str, error: Exception) -> InputError:
+    if "requires too much memory" in str(error):  # zstandard's own words for a long window
+        reason = "its zstandard window is longer than 128 MiB: `zstd -d --long=31` decompresses it"
+        error = ValueError(reason)
+    return reading_error(path, error)
+
+
+def _is_json(error: ValueError) -> bool:
+    """Whether an error is of a record with a text, which Python's limits or UTF-8 do not allow."""
+    is_number_or_depth = type(error.__cause__) in (ValueError, RecursionError)
+    return is_number_or_depth or isinstance(error, UnicodeEncodeError)
 
 
 def _find_text(record: Any, field: str) -> str | None:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from anytime_jax.corpus.document_files import (
-    HIDDEN_SIZE,
     JSON_SUFFIXES,
+    FoundFiles,
     find_files,
     full_path,
     read_json_lines,
     read_text,
 )
 from anytime_jax.corpus.parquet_files import PARQUET_SUFFIX, read_row_groups
-from anytime_jax.corpus.source_interface import LeftOut, Part, Source
+from anytime_jax.corpus.source_interface import BadRecord, BadRecords, LeftOut, Part, Source
 from anytime_jax.corpus.validation_split import check_fraction, default_fraction
 from anytime_jax.errors import InputError
 from anytime_jax.storage.url_files import UNKNOWN_SIZE
@@ -38,35 +38,38 @@ class FileStretch(NamedTuple):
     stretch: int = 0
     stretches: int = 1
 
-    def documents(self, text_field: str) -> Iterator[str | LeftOut | None]:
+    def documents(
+        self, text_field: str, bad_records: BadRecords | None
+    ) -> Iterator[str | LeftOut | BadRecord | None]:
         """Returns the documents: of a text file, of lines of JSON, or of rows."""
-        if self.size == HIDDEN_SIZE:
-            return iter([LeftOut("hidden", self.path)])
         if self.path.lower().endswith(PARQUET_SUFFIX):
-            return read_row_groups(self.path, text_field, self.stretch, self.stretches)
+            stretch = (self.stretch, self.stretches)
+            return read_row_groups(self.path, text_field, *stretch, bad_records)
         if self.path.lower().endswith(JSON_SUFFIXES):
-            return read_json_lines(self.path, text_field)
+            return read_json_lines(self.path, text_field, bad_records)
         return read_text(self.path)
 
 
 @dataclasses.dataclass(frozen=True)
 class FilesPart:
-    """Files, or a stretch of one."""
+    """Files, or a stretch of one; `hidden` names others that are left out."""
 
     files: tuple[FileStretch, ...]
     text_field: str
     validation_fraction: float
+    hidden: tuple[str, ...] = ()
+    bad_records: BadRecords | None = None
 
     @property
     def identity(self) -> list[Any]:
         """Paths, sizes and stretches of the files."""
-        files = [list(file) for file in self.files if file.size != HIDDEN_SIZE]
-        return [*files, self.validation_fraction]
+        return [*map(list, self.files), self.validation_fraction]
 
-    def documents(self) -> Iterator[str | LeftOut | None]:
+    def documents(self) -> Iterator[str | LeftOut | BadRecord | None]:
         """Yields the documents of each file in turn."""
+        yield from (LeftOut("hidden", path) for path in self.hidden)
         for file in self.files:
-            yield from file.documents(self.text_field)
+            yield from file.documents(self.text_field, self.bad_records)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,12 +83,14 @@ class FileSource(Source):
       validation_fraction: without `validation_input`, fraction of the documents for validation, by
         the hash of their content (default: 0.01, and more of up to 2,000 documents).
       text_field: key of the text in a JSON line, column in a Parquet file; a.b for b inside a.
+      bad_records: "skip" leaves out and counts records that cannot be read (default: refuse).
     """
 
     input: str
     validation_input: str | None = None
     validation_fraction: float | None = None
     text_field: str = "text"
+    bad_records: BadRecords | None = None
 
     def __post_init__(self) -> None:
         if self.validation_fraction is not None:
@@ -106,33 +111,38 @@ class FileSource(Source):
                 fraction = default_fraction(parts, _LEAST_FRACTION)
             return self._divide(train, fraction)
         validation = find_files(self.validation_input)
-        if common := set(train) & set(validation):
+        if common := set(train.files) & set(validation.files):
             raise InputError(
                 f"{min(common)[0]} is in the training and in the validation input; give validation "
                 "text of its own, or a validation fraction instead"
             )
         return [*self._divide(train, 0.0), *self._divide(validation, 1.0)]
 
-    def _divide(self, files: Sequence[tuple[str, int]], fraction: float) -> list[FilesPart]:
-        is_table = {path: path.lower().endswith(PARQUET_SUFFIX) for path, _ in files}
-        parts = group_files([x for x in files if not is_table[x[0]]], fraction, self.text_field)
-        for path, size in (file for file in files if is_table[file[0]]):
+    def _divide(self, found: FoundFiles, fraction: float) -> list[FilesPart]:
+        is_table = {path: path.lower().endswith(PARQUET_SUFFIX) for path, _ in found.files}
+        others = [x for x in found.files if not is_table[x[0]]]
+        parts = group_files(FoundFiles(others, found.hidden), fraction, self.text_field)
+        for path, size in (x for x in found.files if is_table[x[0]]):
             count = max(1, -(-size // _PARQUET_PART_BYTES))
             stretches = (FileStretch(path, size, index, count) for index in range(count))
             parts += [FilesPart((each,), self.text_field, fraction) for each in stretches]
-        return parts
+        return [dataclasses.replace(part, bad_records=self.bad_records) for part in parts]
 
 
 def group_files(
-    files: Iterable[tuple[str, int]], validation_fraction: float, text_field: str = ""
+    found: FoundFiles, validation_fraction: float, text_field: str = ""
 ) -> list[FilesPart]:
-    """Groups (path, bytes) in order, into parts of at least `PART_BYTES` each except the last."""
-    groups: list[list[FileStretch]] = []
+    """Groups files in order, into parts of at least `PART_BYTES` each except the last."""
+    groups: list[list[FileStretch]] = [[]] if found.hidden else []
     total = 0
-    for path, size in files:
+    for path, size in found.files:
         if not groups or total >= PART_BYTES:
             groups.append([])
             total = 0
         groups[-1].append(FileStretch(path, size))
-        total += PART_BYTES if size == UNKNOWN_SIZE else max(size, 0)
-    return [FilesPart(tuple(group), text_field, validation_fraction) for group in groups]
+        total += PART_BYTES if size == UNKNOWN_SIZE else size
+    hidden = [tuple(found.hidden), *[()] * len(groups)]
+    return [
+        FilesPart(tuple(files), text_field, validation_fraction, hidden[index])
+        for index, files in enumerate(groups)
+    ]

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from anytime_jax.corpus.dropped_characters import DroppedCharacters
 from anytime_jax.corpus.source_interface import reading_error
-from anytime_jax.corpus.vocabulary_interface import Vocabulary
+from anytime_jax.corpus.vocabulary_interface import Encoded, Vocabulary
 from anytime_jax.errors import InputError, needs_extra
 from anytime_jax.storage.json_files import parse_json
 
@@ -85,17 +86,30 @@ class HfVocabulary(Vocabulary):
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
+        rules = _parse(files[TOKENIZER_FILE], f"{TOKENIZER_FILE} of {path}")
+        self._dropped = DroppedCharacters(import_tokenizers(), self._tokenizer, rules)
+        unknown = rules["model"].get("unk_token")
+        unknown_id = unknown and self._tokenizer.token_to_id(unknown)
+        self._unknown_id: int | None = rules["model"].get("unk_id", unknown_id)
         adds_bos = companions[0].get("add_bos_token")
         if adds_bos is None or (adds_bos and self.named_bos_id is None):
             self.begin = self._processed_begin()
         else:
             self.begin = () if not adds_bos or self.named_bos_id is None else (self.named_bos_id,)
 
-    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """See `Vocabulary.encode`."""
+    def encode_counted(self, texts: Sequence[str]) -> list[Encoded]:
+        """See `Vocabulary.encode_counted`."""
         # A batch would start threads, but preparation already runs one process per core.
-        encodings = (self._tokenizer.encode(text, add_special_tokens=False) for text in texts)
-        return [np.array(encoding.ids, np.int32) for encoding in encodings]
+        return [self._encode(text) for text in texts]
+
+    def _encode(self, text: str) -> Encoded:
+        try:
+            encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        except Exception as error:  # the library raises no narrower class
+            raise InputError(f"the vocabulary cannot encode a text ({error})") from error
+        ids = np.array(encoding.ids, np.int32)
+        unknown = int(np.count_nonzero(ids == self._unknown_id))
+        return Encoded(ids, unknown, self._dropped.count(text, encoding))
 
     def encode_by_itself(self, text: str) -> list[int]:
         """See `Vocabulary.encode_by_itself`."""

@@ -11,17 +11,25 @@ import dataclasses
 import functools
 import io
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from anytime_jax.corpus.source_interface import LeftOut, Part
+from anytime_jax.corpus.source_interface import BadRecord, LeftOut, Part
 from anytime_jax.corpus.validation_split import assign_split
 from anytime_jax.corpus.vocabulary_files import load_vocabulary
-from anytime_jax.corpus.vocabulary_interface import Vocabulary
-from anytime_jax.data.dataset_info import SPLITS, VOCABULARY_NAME, PartInfo, part_size
+from anytime_jax.corpus.vocabulary_interface import Encoded, Vocabulary
+from anytime_jax.data.dataset_info import (
+    FIRST_BAD_RECORDS,
+    SPLITS,
+    VOCABULARY_NAME,
+    PartInfo,
+    TextCounts,
+    add_counts,
+    part_size,
+)
 from anytime_jax.data.token_arrays import write_part
 from anytime_jax.errors import RunError
 from anytime_jax.storage.files import file_sizes
@@ -45,22 +53,18 @@ class WorkDirectory(NamedTuple):
     scratch: Path
 
 
-@dataclasses.dataclass(frozen=True)
-class PartResult:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PartResult(TextCounts):
     """What is tokenized of a part.
 
     Attributes:
       documents: number of documents in each split.
       arrays: their arrays in each split, in order; one for each stretch with documents.
-      nulls: number of records without a text, or with an empty one.
-      left_out: files that are no documents.
       largest_id: the largest id of all tokens.
     """
 
     documents: dict[str, int]
     arrays: dict[str, tuple[PartInfo, ...]]
-    nulls: int
-    left_out: list[LeftOut]
     largest_id: int
 
     @property
@@ -108,8 +112,8 @@ class PartTask:
             sizes = file_sizes(self.target.work.output / array.name)
             if sizes.get("c/0") != part_size(array.tokens, self.target.token_dtype):
                 return None
-        left_out = [LeftOut(*file) for file in saved["left_out"]]
-        return PartResult(saved["documents"], arrays, saved["nulls"], left_out, saved["largest_id"])
+        del saved["digest"]
+        return PartResult(**{**saved, "arrays": arrays})
 
     def run(self) -> PartResult:
         """Tokenizes the part, and saves the result."""
@@ -118,24 +122,25 @@ class PartTask:
         begin = np.array([] if target.bos_id is None else [target.bos_id], np.int32)
         dtype = np.dtype(target.token_dtype)
         documents: dict[str, int] = dict.fromkeys(SPLITS, 0)
-        nulls, left_out, largest_id = 0, list[LeftOut](), 0
+        counts, largest_id = list[TextCounts](), 0
         arrays: dict[str, tuple[PartInfo, ...]] = dict.fromkeys(SPLITS, ())
         buffers = {split: io.BytesIO() for split in SPLITS}
         records = iter(self.part.documents())
         while batch := list(itertools.islice(records, _BATCH_DOCUMENTS)):
             texts = [text for text in batch if text and isinstance(text, str)]
-            left_out += (file for file in batch if isinstance(file, LeftOut))
-            nulls += sum(not record for record in batch)
-            for text, ids in zip(texts, vocabulary.encode(texts), strict=True):
+            encoded = vocabulary.encode_counted(texts)
+            counts.append(count_records(batch, encoded))
+            for text, one in zip(texts, encoded, strict=True):
                 split = assign_split(text, self.part.validation_fraction)
-                document = np.concatenate([begin, ids, [vocabulary.eos_id]])
+                document = np.concatenate([begin, one.ids, [vocabulary.eos_id]])
                 largest_id = max(largest_id, int(document.max()))
                 buffers[split].write(document.astype(dtype).tobytes())
                 documents[split] += 1
             if sum(x.tell() for x in buffers.values()) >= _STRETCH_TOKENS * dtype.itemsize:
                 self._write_arrays(buffers, arrays)
         self._write_arrays(buffers, arrays)
-        result = PartResult(documents, arrays, nulls, left_out, largest_id)
+        totals = add_counts(counts)
+        result = PartResult(documents=documents, arrays=arrays, largest_id=largest_id, **totals)
         saved = {"digest": self._digest(), **dataclasses.asdict(result)}
         write_json(self._result_path, saved, target.work.scratch)
         return result
@@ -158,8 +163,24 @@ class PartTask:
         return self.target.work.results / f"{self.index:06d}.json"
 
     def _digest(self) -> str:
-        """Returns a digest of everything that the arrays depend on."""
-        return json_digest([self.part.identity, *self.target[:-1]])
+        """Returns a digest of everything that the arrays depend on, and of what is counted."""
+        fields = [field.name for field in dataclasses.fields(PartResult)]
+        return json_digest([self.part.identity, *self.target[:-1], fields])
+
+
+def count_records(records: Sequence[Any], encoded: Sequence[Encoded] = ()) -> TextCounts:
+    """Counts what is left out of some records, and what the encoded ones say not in full."""
+    bad = [x for x in records if isinstance(x, BadRecord)]
+    return TextCounts(
+        bad_records=len(bad),
+        first_bad_records=tuple(bad[:FIRST_BAD_RECORDS]),
+        null_records=sum(not record for record in records),
+        left_out=tuple(x for x in records if isinstance(x, LeftOut)),
+        unknown_pieces=sum(x.unknown for x in encoded),
+        unknown_documents=sum(x.unknown > 0 for x in encoded),
+        dropped_characters=sum(x.dropped for x in encoded),
+        dropped_documents=sum(x.dropped > 0 for x in encoded),
+    )
 
 
 @functools.lru_cache(maxsize=1)

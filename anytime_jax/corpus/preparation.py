@@ -21,7 +21,13 @@ from typing import Any, Literal
 import numpy as np
 
 from anytime_jax.corpus.document_files import LIST_MARK
-from anytime_jax.corpus.part_tokenization import PartResult, PartTask, Target, WorkDirectory
+from anytime_jax.corpus.part_tokenization import (
+    PartResult,
+    PartTask,
+    Target,
+    WorkDirectory,
+    count_records,
+)
 from anytime_jax.corpus.source_interface import (
     SOURCES,
     Part,
@@ -43,6 +49,8 @@ from anytime_jax.data.dataset_info import (
     WORK_NAME,
     DatasetInfo,
     SplitInfo,
+    TextCounts,
+    add_counts,
     load_dataset,
     save_metadata,
 )
@@ -282,8 +290,10 @@ def _sample(parts: Sequence[Part]) -> Iterator[str]:
             if characters >= most:
                 break
     if not has_text:
-        left_out = describe_left_out(itertools.chain(*(part.documents() for part in parts)))
-        raise InputError("; ".join(["there is no text to train a vocabulary on", *left_out]))
+        records = itertools.chain(*(part.documents() for part in parts))
+        counts = count_records([x for x in records if not isinstance(x, str)])
+        lines = ["there is no text to train a vocabulary on", *describe_left_out(counts)]
+        raise InputError("; ".join(map(str.strip, lines)))
 
 
 def _bos_id(vocabulary: Vocabulary, bos: Bos | None) -> int | None:
@@ -319,9 +329,10 @@ def _check_splits(
         if not any(result.documents[split] for result in results):
             # Lets the next start use other settings.
             remove_directory(work.results, missing_ok=True)
-            left_out = describe_left_out(itertools.chain(*(result.left_out for result in results)))
+            left_out = describe_left_out(TextCounts(**add_counts(results)))
             advice = "give text for it, more documents, or another --validation-fraction"
-            raise InputError("; ".join([f'split "{split}" has no document', *left_out, advice]))
+            lines = [f'split "{split}" has no document', *left_out, advice]
+            raise InputError("; ".join(map(str.strip, lines)))
 
 
 def _dataset_info(
@@ -346,10 +357,9 @@ def _dataset_info(
         splits=splits,
         settings=target.settings,
         parts=arrays,
-        null_records=sum(result.nulls for result in results),
         largest_id=max(result.largest_id for result in results),
         input_digest=_digest(parts),
-        left_out=tuple(itertools.chain(*(result.left_out for result in results))),
+        **add_counts(results),
     )
 
 

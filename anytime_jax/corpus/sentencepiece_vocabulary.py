@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import sentencepiece
 
-from anytime_jax.corpus.vocabulary_interface import Vocabulary
+from anytime_jax.corpus.vocabulary_interface import Encoded, Vocabulary
 from anytime_jax.errors import InputError
 
 LOG_NOTHING = 5  # above FATAL in absl's numbering; the exceptions have the reasons as well
@@ -42,10 +42,12 @@ class SentencePieceVocabulary(Vocabulary):
             )
         self.eos_text: str = self.processor.id_to_piece(self.eos_id)
 
-    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """See `Vocabulary.encode`."""
+    def encode_counted(self, texts: Sequence[str]) -> list[Encoded]:
+        """See `Vocabulary.encode_counted`; what a model's normalizer drops is not counted."""
         # One thread: preparation runs one process per core.
-        return self.processor.encode(list(texts), out_type="numpy", num_threads=1)
+        arrays = self.processor.encode(list(texts), out_type="numpy", num_threads=1)
+        unknown = self.processor.unk_id()
+        return [Encoded(ids, int(np.count_nonzero(ids == unknown))) for ids in arrays]
 
     def encode_by_itself(self, text: str) -> list[int]:
         """See `Vocabulary.encode_by_itself`; the exported tokenizer adds nothing."""

@@ -9,10 +9,12 @@ source are options of `prepare`; a source of your own is named `package.module:C
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from anytime_jax.config.kinds import Kinds
+from anytime_jax.data.dataset_info import TextCounts
 from anytime_jax.errors import InputError
+from anytime_jax.formatting import count_noun
 
 
 class LeftOut(NamedTuple):
@@ -20,6 +22,16 @@ class LeftOut(NamedTuple):
 
     reason: str
     name: str
+
+
+class BadRecord(NamedTuple):
+    """A record that cannot be read: its place, and why."""
+
+    place: str
+    reason: str
+
+
+BadRecords = Literal["skip"]
 
 
 class Part(Protocol):
@@ -35,10 +47,10 @@ class Part(Protocol):
         """Names and sizes of the input as JSON values, which reveal a changed part."""
         ...
 
-    def documents(self) -> Iterator[str | LeftOut | None]:
+    def documents(self) -> Iterator[str | LeftOut | BadRecord | None]:
         """Yields the documents in order; raises InputError at the first bad one.
 
-        None is a record without a text, which is counted, and so is a `LeftOut`.
+        None is a record without a text, which is counted, and so are `LeftOut` and `BadRecord`.
         """
         ...
 
@@ -61,12 +73,18 @@ def read_texts(parts: Iterable[Part]) -> Iterator[str]:
         yield from (text for text in part.documents() if isinstance(text, str))
 
 
-def describe_left_out(records: Iterable[Any], folder: str = "") -> list[str]:
-    """Counts `LeftOut`s in a line for each reason, with their first paths in `folder`."""
+def describe_left_out(counts: TextCounts, folder: str = "") -> list[str]:
+    """Returns lines with the counts of what is left out, by reason, and names in `folder`."""
+    lines = []
+    if counts.null_records:
+        lines.append(f"left out: {count_noun(counts.null_records, 'record')} without a text (null)")
+    if counts.bad_records:
+        lines.append(f"left out: {count_noun(counts.bad_records, 'record')} that cannot be read")
+        lines += (f"  {place} ({reason})" for place, reason in counts.first_bad_records)
     names: dict[str, list[str]] = {}
-    for reason, name in (x for x in records if isinstance(x, tuple | list)):
+    for reason, name in counts.left_out:
         names.setdefault(reason, []).append(name.removeprefix(folder and f"{folder}/"))
-    return [
+    return lines + [
         f"left out: {len(x):,} {reason} ({', '.join([*x[:3], *['...'][: len(x) - 3]])})"
         for reason, x in names.items()
     ]
@@ -74,5 +92,17 @@ def describe_left_out(records: Iterable[Any], folder: str = "") -> list[str]:
 
 def reading_error(place: str, error: Exception) -> InputError:
     """Returns the error of a file, line or record, with the reason that the library gives."""
+    return InputError(f"{place} cannot be read ({_reason(error)})")
+
+
+def bad_record(place: str, error: Exception, bad_records: BadRecords | None) -> BadRecord:
+    """Returns a record that is left out; raises an InputError without `bad_records`."""
+    if bad_records is None:
+        advice = "--bad-records=skip leaves out such records"
+        raise InputError(f"{reading_error(place, error)}; {advice}") from error
+    return BadRecord(place, _reason(error))
+
+
+def _reason(error: Exception) -> str:
     reason = " ".join(str(getattr(error, "strerror", None) or error).split())
-    return InputError(f"{place} cannot be read ({reason or type(error).__name__})")
+    return reason or type(error).__name__

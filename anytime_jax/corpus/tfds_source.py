@@ -15,7 +15,14 @@ from typing import Any
 from etils import epath
 
 from anytime_jax.corpus.document_files import full_path
-from anytime_jax.corpus.source_interface import Part, Source, reading_error
+from anytime_jax.corpus.source_interface import (
+    BadRecord,
+    BadRecords,
+    Part,
+    Source,
+    bad_record,
+    reading_error,
+)
 from anytime_jax.corpus.validation_split import check_fraction
 from anytime_jax.errors import InputError
 
@@ -38,6 +45,7 @@ class TfdsPart:
     total: int
     text_field: str
     validation_fraction: float
+    bad_records: BadRecords | None
 
     @property
     def identity(self) -> list[Any]:
@@ -45,7 +53,7 @@ class TfdsPart:
         name = os.path.basename(self.file)
         return [name, self.skip, self.take, self.size, self.validation_fraction]
 
-    def documents(self) -> Iterator[str]:
+    def documents(self) -> Iterator[str | BadRecord]:
         """Yields the texts of the records."""
         from array_record.python.array_record_module import ArrayRecordReader
         from tensorflow_datasets.proto import tf_example_pb2  # takes a second
@@ -61,10 +69,17 @@ class TfdsPart:
                         example = tf_example_pb2.Example()  # pyright: ignore
                         example.ParseFromString(record)
                         values = example.features.feature[self.text_field].bytes_list.value
-                        if len(values) != 1:
-                            raise ValueError(f"no text under {self.text_field!r}; see --text-field")
-                        yield values[0].decode("utf-8")
+                        try:
+                            if len(values) != 1:
+                                reason = f"no text under {self.text_field!r}; see --text-field"
+                                raise ValueError(reason)
+                            yield values[0].decode("utf-8")
+                        except ValueError as error:
+                            place = f"{self.file} record {number}"
+                            yield bad_record(place, error, self.bad_records)
                         number += 1
+        except InputError:  # of a record
+            raise
         # Protobuf and Riegeli have exceptions of their own for damaged files.
         except Exception as error:
             raise reading_error(f"{self.file} record {number}", error) from error
@@ -81,6 +96,7 @@ class TfdsSource(Source):
       validation_fraction: instead, fraction of `split` for validation, by the hash of the
         documents' content.
       text_field: feature that holds the text.
+      bad_records: "skip" leaves out and counts records that cannot be read (default: refuse).
     """
 
     input: str
@@ -88,6 +104,7 @@ class TfdsSource(Source):
     validation_split: str | None = None
     validation_fraction: float | None = None
     text_field: str = "text"
+    bad_records: BadRecords | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "input", full_path(self.input))
@@ -118,7 +135,8 @@ class TfdsSource(Source):
                     raise ValueError(f"it names {file}, which is outside of that directory")
                 counts = (shard.skip, shard.take, shard.examples_in_shard)
                 size = os.path.getsize(file)
-                parts.append(TfdsPart(file, size, *counts, self.text_field, fraction))
+                part = TfdsPart(file, size, *counts, self.text_field, fraction, self.bad_records)
+                parts.append(part)
         except Exception as error:
             raise reading_error(place, error) from error
         return parts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -46,6 +46,19 @@ class IncrementalDecoder:
         return text
 
 
+class Encoded(NamedTuple):
+    """A text as int32 ids without EOS, and what the ids do not say of it.
+
+    Attributes:
+      unknown: how many of the ids stand for any text that the vocabulary lacks, such as `<unk>`.
+      dropped: how many characters, other than white space, are in no id.
+    """
+
+    ids: np.ndarray
+    unknown: int = 0
+    dropped: int = 0
+
+
 class Vocabulary(Protocol):
     """A vocabulary of any kind.
 
@@ -77,6 +90,10 @@ class Vocabulary(Protocol):
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Encodes texts; returns an int32 array of ids for each, without EOS."""
+        return [encoded.ids for encoded in self.encode_counted(texts)]
+
+    def encode_counted(self, texts: Sequence[str]) -> list[Encoded]:
+        """Encodes texts, and counts what the ids do not say of them."""
         ...
 
     def encode_by_itself(self, text: str) -> list[int]:

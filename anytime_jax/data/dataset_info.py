@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +96,46 @@ class Delimiters:
         return is_eos_BxL & ((is_eos_BxL.cumsum(axis=1) + leading_Bx1) % 2 == 1)
 
 
-@dataclasses.dataclass(frozen=True)
-class DatasetInfo:
+FIRST_BAD_RECORDS = 10  # of a dataset, which are named
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextCounts:
+    """What is in a text and not in its tokens.
+
+    Attributes:
+      null_records: records of the input without a text, which were left out.
+      left_out: files of the input that are no documents: why, and the path.
+      bad_records: records that could not be read, which were left out.
+      first_bad_records: place and reason of the first ten.
+      unknown_pieces: tokens that stand for any text that the vocabulary lacks, such as `<unk>`.
+      unknown_documents: documents with such tokens.
+      dropped_characters: characters, other than white space, that are in no token.
+      dropped_documents: documents with such characters.
+    """
+
+    null_records: int = 0
+    left_out: Sequence[tuple[str, str]] = ()
+    bad_records: int = 0
+    first_bad_records: Sequence[tuple[str, str]] = ()
+    unknown_pieces: int = 0
+    unknown_documents: int = 0
+    dropped_characters: int = 0
+    dropped_documents: int = 0
+
+
+def add_counts(counts: Iterable[TextCounts]) -> dict[str, Any]:
+    """Returns the fields of `TextCounts`: sums of the numbers, and the lists joined."""
+    each, total = list(counts), dict[str, Any]()
+    for name, default in dataclasses.asdict(TextCounts()).items():
+        values = [getattr(one, name) for one in each]
+        total[name] = sum(values) if default == 0 else tuple(itertools.chain(*values))
+    total["first_bad_records"] = total["first_bad_records"][:FIRST_BAD_RECORDS]
+    return total
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DatasetInfo(TextCounts):
     """Metadata of a complete dataset.
 
     Attributes:
@@ -107,9 +145,7 @@ class DatasetInfo:
       settings: source and settings of the preparation.
       parts: arrays of tokens of each split, in order.
       bos_id: id of the token that begins every document; None if documents begin with no token.
-      null_records: records of the input without a text, which were left out.
       input_digest: digest of the names and sizes of the input; empty if it is unknown.
-      left_out: files of the input that are no documents: why, and the path.
       largest_id: the largest id of all tokens; None if it was not recorded.
     """
 
@@ -121,10 +157,8 @@ class DatasetInfo:
     splits: Mapping[str, SplitInfo]
     settings: Mapping[str, Any]
     parts: Mapping[str, tuple[PartInfo, ...]]
-    null_records: int = 0
     bos_id: int | None = None
     input_digest: str = ""
-    left_out: Sequence[tuple[str, str]] = ()
     largest_id: int | None = None
 
     @property
@@ -239,7 +273,8 @@ def _parse(path: Path, metadata: dict[str, Any]) -> DatasetInfo:
 
 def _check_values(info: DatasetInfo) -> None:
     """Raises ValueError for values that no preparation writes."""
-    counts = [info.vocab_size, info.eos_id, info.null_records, info.bos_id or 0]
+    counts = [info.vocab_size, info.eos_id, info.bos_id or 0]
+    counts += [x for x in add_counts([info]).values() if not isinstance(x, tuple)]
     counts += [count for split in info.splits.values() for count in dataclasses.astuple(split)]
     counts += [part.tokens for part in itertools.chain(*info.parts.values())]
     for count in counts:

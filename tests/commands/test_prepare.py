@@ -12,6 +12,7 @@ import pyarrow
 import pytest
 from byte_level_tokenizer import write_byte_level
 from hub_server import local_hub
+from letter_tokenizer import write_letters
 from paths import REPOSITORY
 from pyarrow import parquet
 from source_documents import read_files
@@ -19,6 +20,7 @@ from source_documents import read_files
 from anytime_jax.commands import config_file, prepare, train
 from anytime_jax.config import run_config
 from anytime_jax.config.kinds import NOBODY
+from anytime_jax.corpus import file_source
 from anytime_jax.corpus.vocabulary_training import train_vocabulary
 from anytime_jax.data.dataset_info import load_dataset
 from anytime_jax.training import run_data
@@ -152,6 +154,47 @@ def test_folder_without_a_text_says_what_is_in_it(vocabulary, tmp_path, command,
     assert (status, out) == (2, "")
     assert "a.png" in err.splitlines()[-1]
     assert not Path("data").exists()
+
+
+def test_text_that_the_vocabulary_cannot_write_is_counted(tmp_path, command):
+    """By the command, when asked again and in the metadata, also if a share has read the text."""
+    lines = [json.dumps({"text": "a text in letters " + "漢字"[: i % 3]}) for i in range(30)]
+    (tmp_path / "text.jsonl").write_text("\n".join(lines))
+    for model, count in (({}, "in no token: 30"), ({"unk_token": "<unk>"}, "unknown: 30")):
+        vocabulary = write_letters(tmp_path / f"letters{len(model)}", **model)
+        output = tmp_path / f"data{len(model)}"
+        words = [f"--input={tmp_path / 'text.jsonl'}", f"--vocabulary={vocabulary}"]
+        assert command(prepare, *words, f"--output={output}", "--share=0/1")[0] == 0
+        for options in (words, words, ["--verify"]):
+            status, out, err = command(prepare, *options, f"--output={output}")
+            assert status == 0, err
+            (line,) = [x for x in out.splitlines() if count in x]
+            assert "20 documents" in line
+        info = load_dataset(output)
+        counts = [info.dropped_characters, info.dropped_documents]
+        counts += [info.unknown_pieces, info.unknown_documents]
+        assert counts == ([0, 0, 30, 20] if model else [30, 20, 0, 0])
+
+
+def test_bad_records_are_left_out_if_asked_and_the_first_ten_named(
+    tmp_path, command, rejected, monkeypatch
+):
+    monkeypatch.setattr(file_source, "PART_BYTES", 1)  # so that each file is a part
+    bad = '{"text": "\\ud83d"}'
+    lines = [json.dumps({"text": f"{i} words to prepare " * 9}) for i in range(30)]
+    (tmp_path / "a.jsonl").write_text("\n".join([*lines, *[bad] * 5]))
+    (tmp_path / "b.jsonl").write_text("\n".join([*lines, *[bad] * 7]))
+    output = tmp_path / "data"
+    words = [f"--input={tmp_path}/*.jsonl", "--train-vocabulary=300", f"--output={output}"]
+    assert "a.jsonl line 31 " in rejected(prepare, *words)
+    status, out, err = command(prepare, *words, "--bad-records=skip")
+    assert status == 0, err
+    assert "left out: 12 records" in out
+    assert [f"a.jsonl line {i} " in out for i in (30, 31, 35, 36)] == [False, True, True, False]
+    assert [f"b.jsonl line {i} " in out for i in (30, 31, 35, 36)] == [False, True, True, False]
+    info = load_dataset(output)
+    assert (info.bad_records, len(info.first_bad_records)) == (12, 10)
+    assert sum(split.documents for split in info.splits.values()) == 60
 
 
 def test_full_disk_names_the_output(text, tmp_path, command, monkeypatch):

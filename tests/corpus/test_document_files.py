@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import struct
 import threading
 from pathlib import Path
 
@@ -70,10 +71,63 @@ def test_bad_file_and_line_are_named(tmp_path, case):
     assert line in message
 
 
-def test_frames_of_zstandard_follow_each_other(tmp_path):
-    (tmp_path / "a.jsonl.zst").write_bytes(2 * ZSTANDARD)
+def skippable(size):
+    """A frame of zstandard that holds no text, as pzstd writes before each of its frames."""
+    return struct.pack("<II", 0x184D2A50, size) + bytes(size)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "content"),
+    [
+        ("zst", 2 * ZSTANDARD),
+        ("zst", 2 * (skippable(4) + ZSTANDARD) + skippable(2**18)),
+        ("zst", skippable(2**16 - 8) + pyarrow.compress(b"", "zstd", asbytes=True) + 2 * ZSTANDARD),
+        ("gz", 2 * GZIP + gzip.compress(b"")),
+        ("gz", 2 * (GZIP + bytes(512))),  # padded, as tapes are
+    ],
+)
+def test_every_frame_and_member_is_read(tmp_path, suffix, content):
+    (tmp_path / f"a.jsonl.{suffix}").write_bytes(content)
     (part,) = FileSource(str(tmp_path), validation_fraction=0.1).parts()
     assert list(part.documents()) == 2 * [f"document {i}" for i in range(60)]
+
+
+def test_long_window_of_zstandard_is_named_with_its_remedy(tmp_path):
+    """In a frame by hand: magic, no content size, a window of 2**28 bytes, one raw block."""
+    (tmp_path / "a.jsonl.zst").write_bytes(b"\x28\xb5\x2f\xfd\x00\x90\x09\x00\x00x")
+    assert "zstd -d --long=31" in read_error(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"text": "\\ud83d"}',
+        b'{"text": "x", "n": ' + b"9" * 5_000 + b"}",
+        b'{"text": "x", "n": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"text": "caf\xe9"}',
+        b'{"body": "x"}',
+        b'{"text": "x"',
+    ],
+)
+def test_bad_record_is_left_out_by_its_line_if_asked(tmp_path, line):
+    (tmp_path / "a.jsonl").write_bytes(b"".join([*LINES[:7], line, b"\n", *LINES[7:]]))
+    source = FileSource(str(tmp_path), validation_fraction=0.1, bad_records="skip")
+    (part,) = source.parts()
+    records = list(part.documents())
+    assert records.pop(7).place == f"{tmp_path / 'a.jsonl'} line 8"
+    assert records == [f"document {i}" for i in range(60)]
+
+
+def test_file_of_records_is_told_by_a_first_record_that_is_bad(tmp_path):
+    """A first line that is no record makes a .json file something else, not text."""
+    (tmp_path / "a.json").write_bytes(b'{"text": "\\ud83d"}\n' + WHOLE)
+    assert f"{tmp_path / 'a.json'} line 1 " in read_error(tmp_path)
+
+
+def test_file_without_a_record_is_left_out_if_asked(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b"\n")
+    (part,) = FileSource(str(tmp_path), validation_fraction=0.1, bad_records="skip").parts()
+    assert [x.place for x in part.documents()] == [str(tmp_path / "a.jsonl")]
 
 
 def test_field_inside_another_and_null(tmp_path):
@@ -172,5 +226,5 @@ def test_linked_folders_are_read_once_and_names_may_be_in_capitals(tmp_path):
     (tmp_path / "texts" / "linked").symlink_to(other)
     (inner / "again").symlink_to(tmp_path / "texts")  # a loop
     (inner / "twice").symlink_to(other)
-    found = [Path(path).name for path, _ in find_files(str(tmp_path / "texts"))]
+    found = [Path(path).name for path, _ in find_files(str(tmp_path / "texts")).files]
     assert sorted(found) == ["a.TXT", "b.txt"]

@@ -46,7 +46,9 @@ def test_parts_divide_the_row_groups(tmp_path, monkeypatch, count):
     assert all(len(texts) % 70 in (0, 1000 % 70) for texts in divided)
 
 
-@pytest.mark.parametrize("kind", ["large_string", "binary", "dictionary"])
+@pytest.mark.parametrize(
+    "kind", ["large_string", "binary", "dictionary", "string_view", "binary_view"]
+)
 def test_kinds_of_text(tmp_path, kind):
     values = pyarrow.array(TEXTS[:9])
     values = values.dictionary_encode() if kind == "dictionary" else values.cast(kind)
@@ -82,6 +84,15 @@ def test_damage_is_named(tmp_path):
     write(path, {"text": pyarrow.array([b"good", b"caf\xe9"])})
     with pytest.raises(InputError, match="row group 0"):
         read(path)
+
+
+def test_bad_row_is_left_out_if_asked_and_a_table_without_rows_is_named(tmp_path):
+    rows = pyarrow.array([b"good", b"caf\xe9", None, b"more"])
+    path = write(tmp_path / "a.parquet", {"text": rows})
+    first, bad, null, last = read(path, bad_records="skip")
+    assert (first, bad.place, null, last) == ("good", f"{path} row group 0 row 1", None, "more")
+    write(path, {"text": pyarrow.array([], pyarrow.string())})
+    assert [x.name for x in read(path)] == [str(path)]
 
 
 def test_one_batch_of_one_row_group_is_in_memory(tmp_path):

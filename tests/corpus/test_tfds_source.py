@@ -136,6 +136,14 @@ def test_damage_is_named(folder, fault):
     assert str(folder) in str(error.value)
 
 
+def test_bad_record_is_left_out_if_asked(folder):
+    write_latin_1(folder)
+    part = TfdsSource(str(folder), bad_records="skip").parts()[0]
+    records = list(part.documents())
+    assert records.pop(7).place == f"{train_shard(folder)} record 7"
+    assert records == [text for i, text in enumerate(TEXTS) if i != 7]
+
+
 def test_no_code_is_imported(folder, tmp_path, monkeypatch):
     """TFDS imports any class that features.json names."""
     (tmp_path / "evil_module.py").write_text("raise SystemExit('imported')")
