@@ -353,7 +353,11 @@ def mirrors(box: Sandbox) -> str:
     right = {(step, x): y for step, values in rows.items() for x, y in values.items()}
     right = {key: value for key, value in right.items() if key[1].endswith("/loss")}
     right = {key: value for key, value in right.items() if key[1].startswith("eval/")}
-    sent = {(row["step"], x): y for row in wandb_stub.read_rows(box.run) for x, y in row.items()}
+    sent = {
+        (row.get("step", row["_step"]), x): y
+        for row in wandb_stub.read_rows(box.run)
+        for x, y in row.items()
+    }
     for name, found in (("Weights & Biases", sent), ("TensorBoard", _shown(box.run))):
         missing = [key for key in right if key not in found]
         other = [key for key in right if key in found and abs(found[key] - right[key]) > 1e-6]
