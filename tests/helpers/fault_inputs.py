@@ -328,7 +328,7 @@ def _kernel(f: float, steps: int, since: int = 0) -> np.ndarray:
 
 
 def mirrors(box: Sandbox) -> str:
-    """Signals at random moments, often of evaluations, of a run with TensorBoard and W&B.
+    """Signals at random rows, often in an evaluation, of a run with TensorBoard and W&B.
 
     All evaluations of the records are in both, and what TensorBoard shows is what the records have.
     """
@@ -337,13 +337,15 @@ def mirrors(box: Sandbox) -> str:
     options += ("--config.log.every=1 step",)
     words = []
     for _ in range(box.draw.choice((1, 2, 3))):
-        name = box.draw.choice(("TERM", "KILL", "INT"))
+        name, rows = box.draw.choice(("TERM", "KILL", "INT")), box.draw.randint(1, 25)
+        rows += len(wandb_stub.read_rows(box.run))
         start = box.begin("train", "--config=run.py", "--config.stop=4x", *options, wandb=True)
-        seconds = box.draw.uniform(1, 4)
-        time.sleep(seconds)
+        while not start.has_ended and len(wandb_stub.read_rows(box.run)) < rows:
+            time.sleep(0.002)
+        time.sleep(box.draw.uniform(0, 0.02))
         start.kill(getattr(signal, f"SIG{name}"))
         box.end(start, limit=20)
-        words.append(f"{name} after {seconds:.2f} s")
+        words.append(f"{name} after {rows} rows")
     box.description = text = ", ".join(words)
     ended = box.do("train", "--config=run.py", "--config.stop=4x", *options, wandb=True)
     _check_done(ended, text)
