@@ -349,12 +349,15 @@ def mirrors(box: Sandbox) -> str:
     box.description = text = ", ".join(words)
     ended = box.do("train", "--config=run.py", "--config.stop=4x", *options, wandb=True)
     _check_done(ended, text)
-    rows = {x.step: x.values for x in _evaluations(box.run) if x.step > 10}
-    if sorted(rows) != list(range(11, 41)):
-        raise Violation(f"{text}: evaluations of {sorted(rows)}")
-    right = {(step, x): y for step, values in rows.items() for x, y in values.items()}
-    right = {key: value for key, value in right.items() if key[1].endswith("/loss")}
-    right = {key: value for key, value in right.items() if key[1].startswith("eval/")}
+    evaluated = {x.step: x.values for x in _evaluations(box.run) if x.step > 10}
+    if sorted(evaluated) != list(range(11, 41)):
+        raise Violation(f"{text}: evaluations of {sorted(evaluated)}")
+    right = {
+        (step, name): value
+        for step, values in evaluated.items()
+        for name, value in values.items()
+        if name.startswith("eval/")
+    }
     sent = {
         (row.get("step", row["_step"]), x): y
         for row in wandb_stub.read_rows(box.run)
