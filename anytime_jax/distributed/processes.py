@@ -77,7 +77,10 @@ def initialize(
             initialization_timeout=_RENDEZVOUS_SECONDS,
             heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
         )
-    except (ValueError, RuntimeError, KeyError) as error:
+    except (ValueError, KeyError) as error:  # of the variables, before any connection
+        what = "no Slurm step, Open MPI job, TPU slice or GKE job found"
+        raise InputError(f"{option}: {what} in this process's environment ({error})") from error
+    except RuntimeError as error:
         cause = " ".join(str(error).split())[:200]
         raise InputError(f"{option}: the processes did not connect ({cause}): {advice}") from error
     lost_process_exit.set_message(

@@ -70,7 +70,8 @@ class Recorder:
                 "devices": f"{plan.mesh.size} x {device.device_kind}",
             }
             self._records = RecordWriter(config.directory, plan.step, header, confirm_start)
-            self._trackers = [self._records, *others]
+            # The records are last: a start repeats the evaluations that they lack, in all.
+            self._trackers = [*others, self._records]
             missing = describe_missing(self._records.rows_before(plan.step), meta.rows, plan.step)
             if missing and last.step:
                 display.say(f"records  {missing}")
@@ -116,17 +117,19 @@ class Recorder:
                 prefix = f"eval/{label}"
                 values |= {f"{prefix}/{SINCE}": since, f"{prefix}/{KERNEL_ERROR}": errors[label]}
         self._write(step, {**values, "eval_seconds": seconds})
-        if self._records:
-            self._records.sync()
+        self._sync()
         means = {x: loss for x, loss in losses.items() if "/" not in x}
         self._display.evaluated(step, means, errors)
 
     def sync(self, step: int) -> dict[str, Any]:
         """Stores all rows and returns a checkpoint's metadata about them; call it in `paused`."""
-        for tracker in self._trackers:
-            tracker.sync()
+        self._sync()
         rows = self._records.rows_before(step) if self._records else 0
         return {"interval": self._metric_rows.interval, "rows": rows}
+
+    def _sync(self) -> None:
+        for tracker in self._trackers:
+            tracker.sync()
 
     def close(self) -> None:
         """Closes the trackers; the records have every row of a saved step already."""

@@ -93,6 +93,9 @@ class _Wandb:
 
     The group of the run is the parent folder of the run directory. So the runs of a study are one
     group, and so are a trunk and its branches.
+
+    The library drops rows below its own count of steps, so no row is logged under that count: the
+    step is a value of the row, `step`, and the axis of all charts.
     """
 
     def __init__(self, config: Config):
@@ -109,9 +112,11 @@ class _Wandb:
             dir=str(folder),
             resume="allow",
         )
+        self._run.define_metric("step")
+        self._run.define_metric("*", step_metric="step")
 
     def write(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
-        self._run.log({**values, "tokens": tokens}, step=step)
+        self._run.log({**values, "tokens": tokens, "step": step})
 
     def sync(self) -> None:
         pass  # the library sends by itself
@@ -123,8 +128,8 @@ class _Wandb:
 def open_trackers(config: Config, from_step: int, say: Callable[[str], None]) -> list[Tracker]:
     """Opens TensorBoard and Weights & Biases where configured, and returns them.
 
-    In TensorBoard, values that earlier starts wrote after step `from_step` are superseded. A run in
-    a bucket has no TensorBoard files, and `say` is told so.
+    In TensorBoard, values that earlier starts wrote after step `from_step` are superseded; in
+    Weights & Biases they stay. A run in a bucket has no TensorBoard files, and `say` is told so.
     """
     trackers: list[Tracker] = []
     if config.log.wandb_project:

@@ -72,6 +72,12 @@ def test_cluster_reads_slurm_variables(dataset, tmp_path):
     assert sorted(losses(tmp_path / "run")) == list(range(1, 7))
 
 
+def test_cluster_is_refused_outside_of_one(dataset, tmp_path):
+    single = start_run(tmp_path, dataset, 1, 1, flags=["--cluster"])
+    assert single.wait() == [2]
+    assert "connect" not in single.output(0)
+
+
 @pytest.mark.slow
 def test_two_processes_train_the_single_process_run(dataset, tmp_path):
     """Same losses and data position, one set of records; then resumed on one device."""
@@ -134,7 +140,7 @@ def test_damage_read_by_one_process_is_skipped_by_both(dataset, tmp_path):
         (None, 2, 0, False, "--coordinator"),
         ("a:99999", 2, 0, False, "--coordinator=a:99999"),
         ("a:1", 2, 2, False, "--process=2"),
-        (None, None, None, True, "--cluster"),
+        ("a:1", 2, 0, True, "--cluster"),
     ],
 )
 def test_initialize_rejects_bad_options(coordinator, count, process, cluster, named):

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 import bucket_copies
+from fault_inputs import INPUT_KINDS
 from fault_sandbox import LIMIT_SECONDS, STOP_LATER, Ended, Sandbox, Violation
 from forked_starts import environment as environment_of
 from training_runs import bits
@@ -446,4 +447,5 @@ KINDS = {
     removed: 2,
     disk: 1,
     texts: 2,
+    **INPUT_KINDS,
 }

@@ -1,5 +1,6 @@
 """Faults of a process, applied in it before its command runs."""
 
+import importlib
 import os
 import resource
 import sys
@@ -12,7 +13,10 @@ def apply(spec: dict) -> None:
     """Applies faults: "environment", "limits", "clock", "after", "umask", "stdout", "stderr".
 
     With "python", a folder and a seed, it makes odd calls of the Python API in place of a command.
+    With "wandb", the client of Weights & Biases is `wandb_stub`.
     """
+    if "wandb" in spec:
+        sys.modules["wandb"] = importlib.import_module("wandb_stub")
     for name, value in spec.get("environment", {}).items():
         os.environ.pop(name, None)
         if value is not None:

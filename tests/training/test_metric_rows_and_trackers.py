@@ -11,10 +11,13 @@ from unittest import mock
 import numpy as np
 import pytest
 import small_run
+import wandb_stub
 from run_files import run_file
 from tensorboardX.proto import event_pb2, layout_pb2
+from training_runs import start
 
 from anytime_jax.checkpoints import run_json
+from anytime_jax.checkpoints.metric_records import RecordWriter, read_records
 from anytime_jax.config import run_config
 from anytime_jax.config.kinds import NOBODY
 from anytime_jax.config.run_settings import LogConfig
@@ -204,6 +207,23 @@ def test_tensorboard_has_the_values(tmp_path):
     assert (step, text.tag, config) == (2, "settings/text_summary", opened)
 
 
+def test_evaluations_are_in_tensorboard_before_the_records(dataset, tmp_path, monkeypatch):
+    """A kill between them would lose one: a start repeats evaluations that the records lack."""
+    sync, counts = RecordWriter.sync, []
+
+    def sync_and_compare(writer):
+        sync(writer)
+        (file,) = (tmp_path / "run" / "tensorboard").iterdir()
+        mirrored = {s for s, value in read_events(file) if value.tag == "eval/last/loss"}
+        recorded = {x.step for x in read_records(tmp_path / "run") if "eval/last/loss" in x.values}
+        assert recorded <= mirrored
+        counts.append(len(recorded))
+
+    monkeypatch.setattr(RecordWriter, "sync", sync_and_compare)
+    start(tmp_path / "run", dataset, log__tensorboard=True)
+    assert counts[-1] == 2  # of steps 5 and 10
+
+
 def test_tensorboard_has_one_chart_of_all_weights_at_every_start(tmp_path):
     sources = {name: (f"data/{name}", 0.5) for name in ("a", "b")}
     several = small_run.config(tmp_path, log__tensorboard=True, data__mixture=sources)
@@ -240,7 +260,23 @@ def test_run_of_wandb_belongs_to_the_directory(tmp_path, monkeypatch):
     assert first.id == mirror_run("c").id != other.id
     assert re.fullmatch("[0-9a-f]{1,64}", first.id)
     assert (first.resume, first.config["optimizer"]["b2"]) == ("allow", 0.98)
-    wandb.init.return_value.log.assert_called_with({"lr": 0.25, "tokens": 30}, step=3)
+
+
+def test_wandb_has_all_rows_whatever_their_order(tmp_path, monkeypatch):
+    """The second start repeats an evaluation of a step that the first has passed."""
+    monkeypatch.setitem(sys.modules, "wandb", wandb_stub)
+    run_json.write_run_file(tmp_path, run_file(id="a"))
+    config = small_run.config(tmp_path, log__tensorboard=False, log__wandb_project="mine")
+    written = [(12, "train/loss"), (10, "eval/f25/loss"), (10, "train/loss"), (12, "train/loss")]
+    for half in (written[:1], written[1:]):
+        (mirror,) = open_trackers(config, 0, pytest.fail)
+        for step, name in half:
+            mirror.write(step, 10 * step, {name: 0.25})
+        mirror.close()
+    rows = [
+        {x: y for x, y in row.items() if x != "_step"} for row in wandb_stub.read_rows(tmp_path)
+    ]
+    assert rows == [{name: 0.25, "step": step, "tokens": 10 * step} for step, name in written]
 
 
 def test_check_mirrors_rejects_missing_package(monkeypatch):
