@@ -201,7 +201,8 @@ def test_several_runs_are_compared_after_equally_many_tokens(tmp_path, command):
     writer.amend(240, CLOCK.tokens(240), {"eval/f25/kernel_error": 0.25})
     writer.close()
     assert "b: at its last evaluation, f25 (kernel error 25.00%)" in command(report, *runs)[1]
-    assert "best weights: f25 (kernel error 25.00%)" in run_snapshot.take(other.run_dir).describe_best()
+    best_line = run_snapshot.take(other.run_dir).describe_best()
+    assert "best weights: f25 (kernel error 25.00%)" in best_line
     content = run_json.read_run_file(other.run_dir)
     first, now = (Evaluation(tokens, {"web": ("a", 1.0)}) for tokens in (128, 64))
     changes = (EvaluationChange(240, now),)
