@@ -181,6 +181,19 @@ def test_equal_model_is_verified(run_export, output, tmp_path):
     assert {x.name for x in output.iterdir()} == FILES
 
 
+def test_other_beginning_of_texts_is_said(run_export, output, tmp_path):
+    assert run_export()[0] == 0
+    report = {**EQUAL, "ids": [[7, 8]], "around": [[1, 7, 2], [7]]}
+    python = fake_python(tmp_path, json.dumps(report))
+
+    def lines(begin):
+        return export.verify(output, "olmo", str(python), {"x": (7, 8)}, begin)
+
+    assert lines((1,)) == lines(None)  # as the data; unknown
+    (note,) = {*lines(())} - {*lines(None)}
+    assert "token 1 before" in note
+
+
 def test_silent_interpreter_is_stopped(run_export, tmp_path, monkeypatch):
     """Together with its children, which have a pipe open."""
     python, pipe = tmp_path / "python", tmp_path / "pipe"
@@ -236,7 +249,7 @@ def test_library_agrees(name, variable, dtype, dataset, output, tmp_path, comman
     words = ("--verify", f"--verify-python={python}", f"--dtype={dtype}")
     status, out, err = command(export, f"--run={run}", f"--output={output}", *words)
     assert (status, err) == (0, "")
-    assert out.count("verified: ") == {"olmo": 2, "olmo2": 1}[name]
+    assert out.count("verified: ") == {"olmo": 3, "olmo2": 2}[name]
     # It does not agree with another model.
     file = output / WEIGHTS
     tensors = safetensors.numpy.load_file(file)
