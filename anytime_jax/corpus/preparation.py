@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from anytime_jax.corpus import companion_files
 from anytime_jax.corpus.document_files import LIST_MARK
 from anytime_jax.corpus.part_tokenization import (
     PartResult,
@@ -148,6 +149,8 @@ def prepare(
                 return None
             results = _tokenize(tasks, workers, progress)
             _check_splits(work, parts, results)
+            if not (isinstance(vocabulary, int) or is_address(vocabulary)):
+                companion_files.save(companion_files.of_vocabulary(Path(vocabulary)), output)
             _complete(_dataset_info(target, own, parts, results), work)
         # After the lock is released: over NFS, a directory with open files cannot be removed.
         remove_directory(output / WORK_NAME, missing_ok=True)

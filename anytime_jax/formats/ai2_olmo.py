@@ -88,7 +88,7 @@ def _write(config: ModelConfig) -> Settings:
     return {**_FIXED, **shared, "rope_theta": int(theta)}
 
 
-def _files(settings: Settings, eos_id: int, dtype: str) -> dict[str, str]:
+def _files(settings: Settings, token_ids: Settings, dtype: str) -> dict[str, str]:
     with needs_extra("export"):
         import yaml
     model = {
@@ -97,8 +97,8 @@ def _files(settings: Settings, eos_id: int, dtype: str) -> dict[str, str]:
         "flash_attention": False,
         "init_device": "cpu",
         "init_fn": "mitchell",
-        "eos_token_id": eos_id,
-        "pad_token_id": eos_id,
+        "eos_token_id": token_ids["eos_token_id"],
+        "pad_token_id": token_ids["eos_token_id"],
     }
     tokenizer = {"identifier": "tokenizer.json", "truncate_direction": "right"}
     hub = {

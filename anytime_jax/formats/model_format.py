@@ -52,7 +52,8 @@ class ModelFormat:
         ValueError that names a setting which our decoder does not have.
       write: function from a configuration to their settings; raises an InputError that names a
         setting which they do not have.
-      files: function from (their settings, EOS id, dtype) to configuration texts by file.
+      files: function from (their settings, ids of special tokens by name, dtype) to configuration
+        texts by file.
       prefix: possible prefix of tensor names in their files.
     """
 
@@ -62,7 +63,7 @@ class ModelFormat:
     tensors: Callable[[ModelConfig], Sequence[TensorMapping]]
     read: Callable[[Settings], Settings]
     write: Callable[[ModelConfig], Settings]
-    files: Callable[[Settings, int, str], dict[str, str]]
+    files: Callable[[Settings, Settings, str], dict[str, str]]
     prefix: str = ""
 
 

@@ -25,6 +25,7 @@ from anytime_jax.config.model import ModelConfig
 from anytime_jax.errors import InputError, RunError, within
 from anytime_jax.formats.model_format import (
     ModelFormat,
+    Settings,
     TensorMapping,
     expected_shapes,
     layers_to_tensors,
@@ -44,7 +45,7 @@ from anytime_jax.formats.model_reader import (
 from anytime_jax.models import decoder
 from anytime_jax.storage.atomic import atomic_directory
 from anytime_jax.storage.failures import check_directory
-from anytime_jax.storage.files import is_link
+from anytime_jax.storage.files import is_link, list_files
 from anytime_jax.storage.json_files import load_json
 
 _PROMPT_TOKENS = 32
@@ -77,9 +78,10 @@ def _check_output(directory: Path, overwrite: bool) -> None:
             exported = {PROVENANCE, *load_json(directory / PROVENANCE).get(DIGESTS, ())}
         except (OSError, ValueError, AttributeError, TypeError):
             exported = {PROVENANCE}
-        if other := next((x for x in directory.iterdir() if x.name not in exported), None):
+        names = (file.relative_to(directory).as_posix() for file in list_files(directory))
+        if other := next((name for name in names if name not in exported), None):
             raise InputError(
-                f"{directory} contains {other.name}, which no export wrote there and --overwrite "
+                f"{directory} contains {other}, which no export wrote there and --overwrite "
                 "would delete: choose another directory, or move it away"
             )
 
@@ -89,14 +91,15 @@ def write_model(
     model_format: ModelFormat,
     config: ModelConfig,
     layers: Mapping[str, Iterable[np.ndarray]],
-    eos_id: int,
+    token_ids: Settings,
     dtype: str,
 ) -> None:
     """Writes weights, configuration and parity record into an empty directory.
 
     The format is the one that `model_reader.find_format` returns. `layers` are float32, as
-    `model_format.split_layers` returns them; `dtype` is the type in the file. No more than a layer
-    is in memory, also when the weights are read again for the parity record. Raises a RunError if a
+    `model_format.split_layers` returns them; `dtype` is the type in the file. `token_ids` has the
+    `eos_token_id` of the configuration, and may have other special tokens. No more than a layer is
+    in memory, also when the weights are read again for the parity record. Raises a RunError if a
     file cannot be written.
     """
     config, layers = _fold_growth(config, layers)
@@ -104,7 +107,9 @@ def write_model(
     tokens = (_STRIDE * np.arange(1, min(_PROMPT_TOKENS, config.length) + 1)) % config.vocab_size
     try:
         _write_weights(directory, table, config, layers, dtype)
-        for name, content in model_format.files(model_format.write(config), eos_id, dtype).items():
+        for name, content in model_format.files(
+            model_format.write(config), token_ids, dtype
+        ).items():
             (directory / name).write_text(content, encoding="utf-8")
         logits = _compute_logits(directory, model_format, config, tokens)
         parity = {"tokens": tokens.astype(np.int32), "logits": logits}
@@ -179,7 +184,8 @@ def _name_files(sizes: Mapping[str, int]) -> dict[str, list[str]]:
 
 def write_provenance(directory: Path, about: dict[str, Any]) -> None:
     """Writes the provenance of the weights, with the digests of all files in the directory."""
-    digests = {file.name: file_digest(file) for file in sorted(directory.iterdir())}
+    files = {file.relative_to(directory).as_posix(): file for file in list_files(directory)}
+    digests = {name: file_digest(file) for name, file in files.items()}
     text = json.dumps({**about, DIGESTS: digests}, indent=1)
     (directory / PROVENANCE).write_text(text, encoding="utf-8")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,24 +43,34 @@ _SAMPLES = (
 )
 
 
-def write_tokenizer(vocabulary: Vocabulary, directory: str | os.PathLike[str], length: int) -> None:
+def write_tokenizer(
+    vocabulary: Vocabulary,
+    directory: str | os.PathLike[str],
+    length: int,
+    companions: Mapping[str, bytes] | None = None,
+) -> None:
     """Writes the files of a vocabulary for `transformers.AutoTokenizer`, without custom code.
 
     The tokenizer of a SentencePiece model adds no special tokens, and `length` in tokens is its
     `model_max_length`. That of a model trained here recognizes no special tokens in text: "</s>" in
-    a text is text. One from elsewhere is translated by transformers 5 itself.
+    a text is text. One from elsewhere is translated by transformers 5 itself. `companions` are the
+    files that came with the tokenizer; they are written too, and instead of a translation.
 
     Raises InputError if `tokenizers` is not installed.
     """
     if isinstance(vocabulary, HfVocabulary):
-        files = {name: text.encode("utf-8") for name, text in vocabulary.files.items()}
+        # These may differ from their companions: --end-of-text is in them.
+        own = {name: text.encode("utf-8") for name, text in vocabulary.files.items()}
+        files = {**(companions or {}), **own}
+    elif companions and CONFIG_FILE in companions:
+        files = companions
     else:
         assert isinstance(vocabulary, SentencePieceVocabulary)
-        files = _sentencepiece_files(vocabulary, length)
-    directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
+        files = {**(companions or {}), **_sentencepiece_files(vocabulary, length)}
     for name, content in files.items():
-        (directory / name).write_bytes(content)
+        path = Path(directory, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
 
 
 def _sentencepiece_files(vocabulary: SentencePieceVocabulary, length: int) -> dict[str, bytes]:

@@ -148,19 +148,19 @@ def _write(config: ModelConfig, model_type: str, **options: Any) -> Settings:
     }
 
 
-def _files(settings: Settings, eos_id: int, dtype: str) -> dict[str, str]:
+def _files(settings: Settings, token_ids: Settings, dtype: str) -> dict[str, str]:
     config = {
         **settings,
         "attention_dropout": 0.0,
         "bos_token_id": None,
-        "eos_token_id": eos_id,
         "pad_token_id": None,
+        **token_ids,
         "dtype": dtype,
         "use_cache": True,
     }
     return {
         "config.json": json.dumps(config, indent=1),
-        "generation_config.json": json.dumps({"eos_token_id": eos_id}, indent=1),
+        "generation_config.json": json.dumps(token_ids, indent=1),
     }
 
 

@@ -14,7 +14,7 @@ import filelock
 
 from anytime_jax.errors import InputError
 from anytime_jax.storage.buckets import is_remote, upload
-from anytime_jax.storage.files import file_sizes
+from anytime_jax.storage.files import file_sizes, list_files
 from anytime_jax.storage.paths import storage_path
 
 
@@ -116,7 +116,7 @@ def remove_unfinished(directory: Path) -> list[Path]:
 def _upload(part: Path, directory: Path, last: str) -> None:
     """Uploads files to a bucket, where they replace all earlier ones of a directory."""
     (directory / last).unlink(missing_ok=True)
-    names = {file.name for file in part.iterdir()}
+    names = {file.relative_to(part).as_posix() for file in list_files(part)}
     for file in [*sorted(names - {last}), last]:
         upload(part / file, directory / file)
     for file in file_sizes(directory):

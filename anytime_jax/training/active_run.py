@@ -25,10 +25,11 @@ from anytime_jax.checkpoints.manager import (
 from anytime_jax.checkpoints.retention import retention_policy
 from anytime_jax.checkpoints.run_json import RunFile, Start
 from anytime_jax.config.run_config import Config
+from anytime_jax.corpus import companion_files
 from anytime_jax.distributed import processes, sharding
 from anytime_jax.errors import RunError
 from anytime_jax.formatting import format_duration
-from anytime_jax.storage.paths import absolute_path
+from anytime_jax.storage.paths import absolute_path, storage_path
 from anytime_jax.train_state import TrainState
 from anytime_jax.training import due_steps, preflight, pretrained, run_data, signals
 from anytime_jax.training.due_steps import Event
@@ -185,6 +186,7 @@ def open_run(
             plan = make_plan(config, mesh, **options, say=display.say)
         start = run_ownership.new_start(processes.broadcast_text(run_ownership.new_id()))
         _write_run_file(plan, start, display.say)
+        _keep_companions(plan)
         preflight.check_shared(run_dir, start.id)
         stack.enter_context(run_ownership.explain_lost_run(run_dir, start.id))
 
@@ -283,6 +285,22 @@ def _write_run_file(plan: Plan, start: Start, say: Callable[[str], None]) -> Non
                 "eval     other validation sets, weights or tokens than when the run began: losses "
                 "from here on compare only with each other"
             )
+
+
+def _keep_companions(plan: Plan) -> None:
+    """Copies the files beside the weights that a run starts from into its directory, for exports.
+
+    A branch copies those of its trunk.
+    """
+    with processes.fail_together():
+        if not processes.is_primary():
+            return
+        if plan.initial and plan.initial.description:
+            files = companion_files.collect(plan.initial.description.directory)
+            companion_files.save(files, plan.run_dir)
+        elif plan.trunk and plan.trunk.meta:
+            files = companion_files.load(storage_path(plan.trunk.point.from_run))
+            companion_files.save(files, plan.run_dir)
 
 
 def _first_state(plan: Plan) -> TrainState:

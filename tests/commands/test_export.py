@@ -27,7 +27,7 @@ FILES = {
     *(WEIGHTS, PARITY, PROVENANCE, "config.json", "config.yaml", "vocabulary.model"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
 }
-EQUAL = {"logits": {"one way": 1e-7, "another": 2e-6}, "same_tokens": True}
+EQUAL = {"logits": {"one way": 1e-7, "another": 2e-6}}
 
 
 @pytest.fixture(name="output")
@@ -111,11 +111,9 @@ def test_provenance_names_run_step_and_data(run_export, dataset, output):
     words = ("--step=10", "--dtype=bfloat16", f"--vocabulary={dataset.vocabulary_path}")
     assert run_export(*words)[0] == 0
     about = provenance(output)
-    prompt = about.pop("prompt")
     digests = {file: model_reader.file_digest(output / file) for file in FILES - {PROVENANCE}}
     assert about.pop("sha256") == digests
     vocabulary = load_vocabulary(dataset.vocabulary_path)
-    assert vocabulary.decode(prompt["ids"]) == prompt["text"]
     assert about.pop("config")["model"]["width"] == 16
     assert about == {
         "written_by": f"anytime_jax {__version__}",
@@ -128,6 +126,7 @@ def test_provenance_names_run_step_and_data(run_export, dataset, output):
         "vocab_size": small_run.VOCABULARY,
         "vocabulary": vocabulary.sha256,
         "fingerprint": dataset.fingerprint,
+        "text_begins": {"tokenizer": [], "data": []},
     }
     assert load_vocabulary(output / "vocabulary.model").sha256 == dataset.vocabulary_sha256
     settings = json.loads((output / "config.json").read_text())
@@ -182,6 +181,19 @@ def test_equal_model_is_verified(run_export, output, tmp_path):
     assert {x.name for x in output.iterdir()} == FILES
 
 
+def test_other_beginning_of_texts_is_said(run_export, output, tmp_path):
+    assert run_export()[0] == 0
+    report = {**EQUAL, "ids": [[7, 8]], "around": [[1, 7, 2], [7]]}
+    python = fake_python(tmp_path, json.dumps(report))
+
+    def lines(begin):
+        return export.verify(output, "olmo", str(python), {"x": (7, 8)}, begin)
+
+    assert lines((1,)) == lines(None)  # as the data; unknown
+    (note,) = {*lines(())} - {*lines(None)}
+    assert "token 1 before" in note
+
+
 def test_silent_interpreter_is_stopped(run_export, tmp_path, monkeypatch):
     """Together with its children, which have a pipe open."""
     python, pipe = tmp_path / "python", tmp_path / "pipe"
@@ -203,7 +215,7 @@ def test_silent_interpreter_is_stopped(run_export, tmp_path, monkeypatch):
     ("answer", "status", "named"),
     [
         ({"out": json.dumps({**EQUAL, "logits": {"a": 0.0, "one way": 2e-4}})}, 1, "one way"),
-        ({"out": json.dumps({**EQUAL, "same_tokens": False})}, 1, "ai2-olmo"),
+        ({"out": json.dumps({**EQUAL, "ids": [[7]]})}, 1, "ai2-olmo"),
         ({"err": "Traceback:\n  line 3\nKeyError: 'no such weight'", "status": 1}, 1, "KeyError"),
         ({"err": "ModuleNotFoundError: No module named 'hf_olmo'", "status": 1}, 2, "hf_olmo"),
         ({}, 2, "--verify-python"),
@@ -237,11 +249,11 @@ def test_library_agrees(name, variable, dtype, dataset, output, tmp_path, comman
     words = ("--verify", f"--verify-python={python}", f"--dtype={dtype}")
     status, out, err = command(export, f"--run={run}", f"--output={output}", *words)
     assert (status, err) == (0, "")
-    assert out.count("verified: ") == {"olmo": 2, "olmo2": 1}[name]
+    assert out.count("verified: ") == {"olmo": 3, "olmo2": 2}[name]
     # It does not agree with another model.
     file = output / WEIGHTS
     tensors = safetensors.numpy.load_file(file)
     changed = next(x for x in tensors if x.endswith(("ff_proj.weight", "up_proj.weight")))
     safetensors.numpy.save_file({**tensors, changed: tensors[changed] * 2}, file, {"format": "pt"})
     with pytest.raises(RunError, match="other logits"):
-        export.verify(output, name, python)
+        export.verify(output, name, python, {})

@@ -6,8 +6,10 @@ The export is read back, by transformers too.
 import contextlib
 import os
 import shlex
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 from pydoc_data.topics import topics
 
 import doc_blocks
@@ -40,11 +42,15 @@ FETCH, PREPARE, TRAIN, DECAY, EVALUATE, EXPORT, GENERATE = (
 )
 
 
+TEMPLATE = b"{{ messages }}\r\n"
+
+
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
     """A working directory with the model and the text, fetched from a hub."""
     hub, place = tmp_path_factory.mktemp("hub"), tmp_path_factory.mktemp("continued")
     write_llama(hub)
+    (hub / "chat_template.jinja").write_bytes(TEMPLATE)
     file = hub / "sample" / "10BT" / "000_00000.parquet"
     file.parent.mkdir(parents=True)
     rows = [{"text": text, "length": len(text)} for text in topics.values()]
@@ -108,6 +114,12 @@ def test_export_is_read_back(exported):
     record = safetensors.numpy.load_file(folder / PARITY)
     logits = decoder.apply(model, params, record["tokens"][None])[0]
     np.testing.assert_allclose(logits, record["logits"], atol=1e-4)
+
+
+def test_export_of_the_branch_has_all_files_of_the_tokenizer(place):
+    shutil.rmtree("SmolLM2-135M")
+    run([*EXPORT[:2], "--run=runs/small_decay_2x", "--output=decayed"])
+    assert Path("decayed/chat_template.jinja").read_bytes() == TEMPLATE
 
 
 @pytest.mark.oracle

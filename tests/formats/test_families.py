@@ -142,7 +142,7 @@ def test_what_is_written_is_what_was_read(family, dtype, tmp_path):
     )
     chosen = model_reader.find_format(config)
     layers = model_format.split_layers(params)
-    model_writer.write_model(output, chosen, config, layers, 1, dtype)
+    model_writer.write_model(output, chosen, config, layers, {"eos_token_id": 1}, dtype)
     assert same_bits(safetensors.numpy.load_file(output / WEIGHTS), theirs)
     assert configuration(output) == config
     before, after = (json.loads((x / "config.json").read_text()) for x in (folder, output))
@@ -159,7 +159,7 @@ def several(model, tmp_path, monkeypatch):
     monkeypatch.setattr(model_writer, "_MOST_BYTES", 20_000)
     chosen = model_reader.FORMATS["qwen"]
     layers = model_format.split_layers(params)
-    model_writer.write_model(tmp_path, chosen, config, layers, 1, "float32")
+    model_writer.write_model(tmp_path, chosen, config, layers, {"eos_token_id": 1}, "float32")
     return tmp_path
 
 

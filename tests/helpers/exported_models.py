@@ -96,5 +96,7 @@ def read(folder, name):
 def write(folder, name, dtype="float32", config=None):
     folder.mkdir(exist_ok=True)
     layers = split_layers(oracle(name)[1])
-    model_writer.write_model(folder, FORMATS[name], config or CONFIGS[name], layers, EOS, dtype)
+    model_writer.write_model(
+        folder, FORMATS[name], config or CONFIGS[name], layers, {"eos_token_id": EOS}, dtype
+    )
     return folder

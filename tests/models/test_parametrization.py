@@ -175,7 +175,7 @@ def test_exported_model_has_the_same_logits(head, tmp_path):
     output.mkdir()
     layers = model_format.split_layers(params)
     chosen = model_reader.FORMATS["llama"]
-    model_writer.write_model(output, chosen, config, layers, 1, "float32")
+    model_writer.write_model(output, chosen, config, layers, {"eos_token_id": 1}, "float32")
     shape = dict(model_reader.read_description(output).shape)
     del shape["kind"]
     read_config = Llama(**shape, dtype="float32", attention="plain")

@@ -48,7 +48,7 @@ def weights(seed=5):
 def write_model(folder, params):
     folder.mkdir(parents=True)
     layers = split_layers(params)
-    model_writer.write_model(folder, FORMATS["olmo"], MODEL, layers, 1, "float32")
+    model_writer.write_model(folder, FORMATS["olmo"], MODEL, layers, {"eos_token_id": 1}, "float32")
     return folder
 
 

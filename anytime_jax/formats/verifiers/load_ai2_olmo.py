@@ -1,9 +1,9 @@
 """Loads an exported model with `ai2-olmo` and compares its logits with the recorded ones.
 
-    PYTHON load_ai2_olmo.py DIR
+    PYTHON load_ai2_olmo.py DIR < TEXTS
 
-Runs in an interpreter with the target library, without this package. Prints one line of JSON: the
-largest logit difference for each way of loading, and whether tokens agree.
+Runs in an interpreter with the target library, without this package. TEXTS is a JSON list. Prints
+one line of JSON: the largest logit difference for each way of loading, and the ids of each text.
 """
 
 import importlib.metadata
@@ -40,12 +40,13 @@ def main(directory: Path) -> None:
         with torch.no_grad():
             logits = model.float().eval()(tokens).logits[0].numpy()
         differences[name] = float(abs(logits - record["logits"]).max())
-    prompt = json.loads((directory / "provenance.json").read_text("utf-8"))["prompt"]
-    ids = prompt["ids"]
+    report = {"logits": differences}
     if (directory / "tokenizer.json").is_file():  # transformers 4 reads no SentencePiece model here
         tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
-        ids = tokenizer(prompt["text"], add_special_tokens=False)["input_ids"]
-    print(json.dumps({"logits": differences, "same_tokens": ids == prompt["ids"]}))
+        plain = {"add_special_tokens": False, "split_special_tokens": True}
+        report["ids"] = [tokenizer(text, **plain)["input_ids"] for text in json.load(sys.stdin)]
+        report["around"] = [tokenizer("a")["input_ids"], tokenizer("a", **plain)["input_ids"]]
+    print(json.dumps(report))
 
 
 if __name__ == "__main__":

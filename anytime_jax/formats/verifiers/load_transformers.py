@@ -1,9 +1,10 @@
 """Loads an exported model with `transformers` and compares its logits with the recorded ones.
 
-    PYTHON load_transformers.py DIR
+    PYTHON load_transformers.py DIR < TEXTS
 
-Runs in an interpreter with the target library, without this package. Prints one line of JSON: the
-largest logit difference for each way of loading, and whether tokens agree.
+Runs in an interpreter with the target library, without this package. TEXTS is a JSON list. Prints
+one line of JSON: the largest logit difference for each way of loading, the ids of each text, and
+the ids that the tokenizer by default puts before and after a text.
 """
 
 import json
@@ -27,9 +28,18 @@ def main(directory: Path) -> None:
     name = f"transformers {transformers.__version__}, {type(model).__name__}"
     difference = float(abs(logits - record["logits"]).max())
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
-    prompt = json.loads((directory / "provenance.json").read_text("utf-8"))["prompt"]
-    ids = tokenizer(prompt["text"], add_special_tokens=False)["input_ids"]
-    print(json.dumps({"logits": {name: difference}, "same_tokens": ids == prompt["ids"]}))
+    report = {"logits": {name: difference}, **encode(tokenizer, json.load(sys.stdin))}
+    print(json.dumps(report))
+
+
+def encode(tokenizer: transformers.PreTrainedTokenizerBase, texts: list[str]) -> dict[str, object]:
+    """Returns the ids of texts, in which special tokens are text, and the ids around a text."""
+    plain = {"add_special_tokens": False, "split_special_tokens": True}
+    ids = [tokenizer(text, **plain)["input_ids"] for text in texts]
+    return {
+        "ids": ids,
+        "around": [tokenizer("a")["input_ids"], tokenizer("a", **plain)["input_ids"]],
+    }
 
 
 if __name__ == "__main__":
