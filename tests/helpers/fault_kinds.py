@@ -365,7 +365,7 @@ def disk(box: Sandbox) -> str:
     script.write_text(_DISK_SCRIPT)
     words = ["unshare", "-rm", "bash", str(script), kind, options, sys.executable]
     words.append(f"{box.draw.uniform(3, 6):.1f}")
-    variables = environment_of(box.folder)  # with the compiler's options of the other starts
+    variables = environment_of()  # with the compiler's options of the other starts
     began = time.monotonic()
     done = subprocess.run(
         words, cwd=box.folder, env=variables, capture_output=True, text=True,
