@@ -116,7 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
     model_format = model_reader.find_format(config)
     vocabulary_path, vocabulary = saved_run.find_vocabulary(saved, arguments.vocabulary)
     of_model, of_data = _model_files(saved), companion_files.of_vocabulary(vocabulary_path)
-    dataset = _find_data(saved)
+    dataset = _find_data(saved) if arguments.verify else None
     begin: tuple[int, ...] | None = None
     with contextlib.suppress(InputError):  # a run of an older version whose data are gone
         begin = saved.delimiters.begin
