@@ -1,4 +1,4 @@
-"""Characters that a tokenizer of the Hugging Face libraries drops.
+"""Characters that a tokenizer drops.
 
 Byte pairs without an unknown token write nothing for a character that they lack. A pre-tokenizer
 can remove the text at which it splits, and a normalizer can delete characters. White space does not
@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -30,8 +30,19 @@ _DELETING = {"Precompiled", "BertNormalizer", "Nmt"}
 _SPACE = "\u2581"  # stands for a space
 
 
+class DeletedCharacters:
+    """Counts the characters of texts that `normalize` deletes, whatever is beside them."""
+
+    def __init__(self, normalize: Callable[[str], str]):
+        self._deletes = functools.cache(lambda x: is_deleted(normalize, "a", x, "a"))
+
+    def count(self, text: str) -> int:
+        """Counts them in a text."""
+        return sum(text.count(x) for x in set(text) if self._deletes(x))
+
+
 class DroppedCharacters:
-    """Counts the characters that a tokenizer drops of texts.
+    """Counts the characters that a tokenizer of the Hugging Face libraries drops of texts.
 
     `library` is the package tokenizers, `rules` the parsed `tokenizer.json` of the tokenizer.
     """
@@ -40,10 +51,12 @@ class DroppedCharacters:
         self._normalizer, self._pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
         steps = [*_steps(rules.get("normalizer")), *_steps(rules.get("pre_tokenizer"))]
         kinds = {step["type"] for step in steps}
-        self._has_deletions = bool(kinds & _DELETING)
         self._removes = not kinds <= _KEEPING | _DELETING or any(
             step.get("behavior") == "Removed" or step.get("content") == "" for step in steps
         )
+        self._deleted: DeletedCharacters | None = None
+        if kinds & _DELETING and not self._removes:
+            self._deleted = DeletedCharacters(self._normalizer.normalize_str)
         self._model = model = rules["model"]
         self._bytes: Any = None
         if "ByteLevel" in kinds:
@@ -53,7 +66,6 @@ class DroppedCharacters:
         # Models of other types than byte pairs refuse a text for which they have no unknown token.
         is_pairs = model.get("type", "BPE") == "BPE" and model.get("unk_token") is None
         self._writes_all = not is_pairs or model["vocab"].keys() >= set(pieces)
-        self._deletes = functools.cache(lambda character: self._is_deleted(character, 0))
         self._writes = functools.cache(self._has_pieces)
 
     def count(self, text: str, encoding: Any) -> int:
@@ -61,9 +73,11 @@ class DroppedCharacters:
         # Offsets would add a third to the time of most encodings, and those of byte pairs that drop
         # characters are wrong. So they only tell where a text can have been removed.
         gaps = _gaps(text, encoding.offsets) if self._removes else []
-        dropped = sum(self._is_deleted(text, index) for index in gaps)
-        if self._has_deletions and not self._removes:
-            dropped += sum(text.count(x) for x in set(text) if self._deletes(x))
+        dropped = self._deleted.count(text) if self._deleted else 0
+        if self._normalizer:
+            normalize = self._normalizer.normalize_str
+            beside = ((text[max(x - 1, 0) : x], text[x], text[x + 1 : x + 2]) for x in gaps)
+            dropped += sum(is_deleted(normalize, *each) for each in beside)
         if self._writes_all and not gaps:
             return dropped
         normal = self._normalizer.normalize_str(text) if self._normalizer else text
@@ -89,15 +103,13 @@ class DroppedCharacters:
         forms = ((x, start + x, x + end, start + x + end) for x in spelled)
         return _is_space(character) or all(not model["vocab"].keys().isdisjoint(x) for x in forms)
 
-    def _is_deleted(self, text: str, index: int) -> bool:
-        """Whether the normalizer deletes a character: its neighbors become the same without it."""
-        character = text[index]
-        is_accent = unicodedata.category(character).startswith("M")
-        if self._normalizer is None or is_accent or _is_space(character):
-            return False
-        before, after = text[max(index - 1, 0) : index], text[index + 1 : index + 2]
-        normalize = self._normalizer.normalize_str
-        return normalize(before + character + after) == normalize(before + after)
+
+def is_deleted(normalize: Callable[[str], str], before: str, character: str, after: str) -> bool:
+    """Whether `normalize` deletes a character: its neighbors become the same without it."""
+    is_accent = unicodedata.category(character).startswith("M")
+    if is_accent or _is_space(character):
+        return False
+    return normalize(before + character + after) == normalize(before + after)
 
 
 def _gaps(text: str, spans: Iterable[tuple[int, int]]) -> list[int]:

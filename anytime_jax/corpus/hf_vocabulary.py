@@ -7,8 +7,9 @@ files as one bundle: a JSON object that maps each file name to its text.
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -86,30 +87,40 @@ class HfVocabulary(Vocabulary):
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
-        rules = _parse(files[TOKENIZER_FILE], f"{TOKENIZER_FILE} of {path}")
-        self._dropped = DroppedCharacters(import_tokenizers(), self._tokenizer, rules)
-        unknown = rules["model"].get("unk_token")
-        unknown_id = unknown and self._tokenizer.token_to_id(unknown)
-        self._unknown_id: int | None = rules["model"].get("unk_id", unknown_id)
         adds_bos = companions[0].get("add_bos_token")
         if adds_bos is None or (adds_bos and self.named_bos_id is None):
             self.begin = self._processed_begin()
         else:
             self.begin = () if not adds_bos or self.named_bos_id is None else (self.named_bos_id,)
 
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """See `Vocabulary.encode`."""
+        return [np.array(encoding.ids, np.int32) for encoding in self._encode(texts)]
+
     def encode_counted(self, texts: Sequence[str]) -> list[Encoded]:
         """See `Vocabulary.encode_counted`."""
-        # A batch would start threads, but preparation already runs one process per core.
-        return [self._encode(text) for text in texts]
+        dropped, unknown_id = self._counting
+        return [
+            Encoded(np.array(x.ids, np.int32), x.ids.count(unknown_id), dropped.count(text, x))
+            for text, x in zip(texts, self._encode(texts), strict=True)
+        ]
 
-    def _encode(self, text: str) -> Encoded:
-        try:
-            encoding = self._tokenizer.encode(text, add_special_tokens=False)
-        except Exception as error:  # the library raises no narrower class
-            raise InputError(f"the vocabulary cannot encode a text ({error})") from error
-        ids = np.array(encoding.ids, np.int32)
-        unknown = int(np.count_nonzero(ids == self._unknown_id))
-        return Encoded(ids, unknown, self._dropped.count(text, encoding))
+    def _encode(self, texts: Sequence[str]) -> Iterator[Any]:
+        # A batch would start threads, but preparation already runs one process per core.
+        for text in texts:
+            try:
+                yield self._tokenizer.encode(text, add_special_tokens=False)
+            except Exception as error:  # the library raises no narrower class
+                raise InputError(f"the vocabulary cannot encode a text ({error})") from error
+
+    @functools.cached_property
+    def _counting(self) -> tuple[DroppedCharacters, int | None]:
+        """Returns what counts dropped characters, and the id of unknown pieces."""
+        rules = json.loads(self.files[TOKENIZER_FILE])
+        unknown = rules["model"].get("unk_token")
+        unknown_id = unknown and self._tokenizer.token_to_id(unknown)
+        dropped = DroppedCharacters(import_tokenizers(), self._tokenizer, rules)
+        return dropped, rules["model"].get("unk_id", unknown_id)
 
     def encode_by_itself(self, text: str) -> list[int]:
         """See `Vocabulary.encode_by_itself`."""

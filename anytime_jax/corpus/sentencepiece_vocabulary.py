@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import sentencepiece
 
+from anytime_jax.corpus.dropped_characters import DeletedCharacters
 from anytime_jax.corpus.vocabulary_interface import Encoded, Vocabulary
 from anytime_jax.errors import InputError
 
@@ -41,13 +42,17 @@ class SentencePieceVocabulary(Vocabulary):
                 "trained with eos_id set"
             )
         self.eos_text: str = self.processor.id_to_piece(self.eos_id)
+        self._deleted = DeletedCharacters(self.processor.normalize)
 
     def encode_counted(self, texts: Sequence[str]) -> list[Encoded]:
-        """See `Vocabulary.encode_counted`; what a model's normalizer drops is not counted."""
+        """See `Vocabulary.encode_counted`; of a text, the model's normalizer drops characters."""
         # One thread: preparation runs one process per core.
         arrays = self.processor.encode(list(texts), out_type="numpy", num_threads=1)
         unknown = self.processor.unk_id()
-        return [Encoded(ids, int(np.count_nonzero(ids == unknown))) for ids in arrays]
+        return [
+            Encoded(ids, int(np.count_nonzero(ids == unknown)), self._deleted.count(text))
+            for text, ids in zip(texts, arrays, strict=True)
+        ]
 
     def encode_by_itself(self, text: str) -> list[int]:
         """See `Vocabulary.encode_by_itself`; the exported tokenizer adds nothing."""

@@ -14,10 +14,9 @@ from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_count
 from anytime_jax.storage.paths import storage_path
 from anytime_jax.tables import Table, numbers
-from anytime_lab.monitor.run_snapshot import Snapshot
+from anytime_lab.monitor.run_snapshot import Snapshot, shown_rows
 
 FILE = "compared.png"
-_ROWS = 12  # of a table of equal tokens, besides those at doublings
 
 Losses = Mapping[str, float]
 Loss = Callable[[Losses], float | None]
@@ -128,13 +127,12 @@ def _table_of_equal_tokens(
     shared = sorted(x for x in first if any(x in other for other in others))
     clock = runs[0].clock
     doublings = {row.tokens for row, _ in runs[0].evaluated if clock.is_doubling(row.step)}
-    shared = [x for x in shared[:-_ROWS] if x in doublings] + shared[-_ROWS:]
     differences = [f"{name} minus {names[0]}" for name in names[1:]]
     columns = [*numbers("tokens"), *numbers(*names, format=".4f")]
     table = Table(
         f"{what} after equally many tokens", [*columns, *numbers(*differences, format="+z.4f")]
     )
-    for tokens in shared:
+    for tokens in shown_rows(shared, doublings.__contains__):
         start, ends = first[tokens], [other.get(tokens) for other in others]
         gaps = (_difference(end, start) for end in ends)
         table.add_row(format_count(tokens), start, *ends, *gaps)

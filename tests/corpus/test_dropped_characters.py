@@ -71,3 +71,14 @@ def test_vocabulary_of_bytes_writes_everything(tmp_path):
     path = write_letters(tmp_path / "part", None, pre_tokenizers.ByteLevel(), "abcĠ")
     (encoded,) = load_vocabulary(path).encode_counted(["abc é😀"])
     assert encoded.dropped == 2
+
+
+def test_characters_that_sentencepiece_deletes(tmp_path):
+    train = sentencepiece.SentencePieceTrainer.train
+    texts = ["words of a text", "more words"] * 20
+    train(sentence_iterator=iter(texts), model_prefix=f"{tmp_path}/v", vocab_size=16, minloglevel=5)
+    vocabulary = load_vocabulary(tmp_path / "v.model")
+    text = "a \x01w\x7f\x7f o\u200br\ufeff\td"  # the space without width becomes a space
+    (encoded,) = vocabulary.encode_counted([text])
+    assert (encoded.dropped, encoded.unknown) == (3, 0)
+    assert encoded.ids.tolist() == vocabulary.encode(["a w o r d"])[0].tolist()

@@ -4,8 +4,9 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from anytime_jax.averaging import LIVE
 from anytime_jax.checkpoints import metric_records, run_json, run_ownership
@@ -30,7 +31,8 @@ _LONGEST = 1e10  # seconds
 # next reading waits for this many times as long.
 _REST = 30
 _SHORT = 0.1  # a reading of so few seconds needs no rest
-_EVALUATIONS = 12  # rows of the table, besides those at doublings
+T = TypeVar("T")
+_ROWS = 12  # of a table, besides those at doublings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,12 +140,17 @@ def describe(snapshot: Snapshot, after: int = -1) -> Iterator[str | Table]:
         yield f"  {training}"
     evaluated = [(row, losses) for row, losses in snapshot.evaluated if row.step > after]
     if evaluated:
-        early = [x for x in evaluated[:-_EVALUATIONS] if snapshot.clock.is_doubling(x[0].step)]
-        yield loss_table(snapshot.clock, early + evaluated[-_EVALUATIONS:])
+        shown = shown_rows(evaluated, lambda x: snapshot.clock.is_doubling(x[0].step))
+        yield loss_table(snapshot.clock, shown)
         yield f"  {define(weight_labels(evaluated))}"
     if evaluated or (snapshot.rows and not snapshot.evaluated):
         yield f"  {snapshot.describe_best()}"
     yield from snapshot.warnings
+
+
+def shown_rows(rows: Sequence[T], is_doubling: Callable[[T], bool]) -> list[T]:
+    """Returns the rows that a table shows: the last ones, and those before them at doublings."""
+    return [row for row in rows[:-_ROWS] if is_doubling(row)] + list(rows[-_ROWS:])
 
 
 def take(run_dir: str | Path, previous: Snapshot | None = None, trust: Trust = NOBODY) -> Snapshot:
