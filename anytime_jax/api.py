@@ -10,8 +10,9 @@
 
 A run is named by its directory, and may still be training. Names of weights are as in the
 commands: "last", the live weights; labels such as "f25", the average of factor 25 that the run
-tracks; and averages that it does not track, such as "f=35" (docs/readout.md). Mistakes raise an
-`errors.InputError`, failures an `errors.RunError`.
+tracks; and averages that it does not track, such as "f=35" (docs/readout.md). A warning names the
+kernel error of an average that was added to an old run. Mistakes raise an `errors.InputError`,
+failures an `errors.RunError`.
 """
 
 import warnings
@@ -34,6 +35,7 @@ from anytime_jax.config.run_config import Config
 from anytime_jax.config.run_settings import Settings
 from anytime_jax.data.dataset_info import SPLITS
 from anytime_jax.distributed import jax_settings, sharding
+from anytime_jax.formatting import name_weights
 from anytime_jax.models import sampling
 from anytime_jax.models.decoder import Params
 from anytime_jax.storage.paths import storage_path
@@ -42,6 +44,7 @@ from anytime_jax.training.evaluator import EvaluationRequest
 from anytime_jax.training.loop import Outcome
 from anytime_jax.weights import saved_run, saved_run_evaluators, weight_names
 from anytime_jax.weights.generation import generate_text
+from anytime_jax.weights.post_hoc_averages import WeightedSum
 from anytime_jax.weights.saved_run import SavedRun
 
 
@@ -110,7 +113,7 @@ def load(
     require_bool("on_mesh", on_mesh)
     run = open_run(run_dir, step, trust=trust)
     mesh = sharding.make_mesh_or_replicate(run.config.mesh, warnings.warn) if on_mesh else None
-    return saved_run.load_weights(run, weight_names.parse(run, weights), mesh)
+    return saved_run.load_weights(run, _parse(run, weights), mesh)
 
 
 def evaluate(
@@ -140,7 +143,7 @@ def evaluate(
     if tokens is not None:
         require_count("tokens", tokens, least=1)
     run = open_run(run_dir, step, trust=trust)
-    sums = {name: weight_names.parse(run, name) for name in names or run.labels}
+    sums = {name: _parse(run, name) for name in names or run.labels}
     path = None if data is None else storage_path(data)
     request = EvaluationRequest(path, split, tokens)
     evaluators = saved_run_evaluators.open_evaluators(run, request, warnings.warn).of_mean
@@ -172,9 +175,17 @@ def generate(
     require_count("tokens", tokens, least=1)
     require(isinstance(prompt, str) and _is_utf8(prompt), "prompt", prompt, "text")
     run = open_run(run_dir, step, trust=trust)
-    weighted_sum = weight_names.parse(run, weights)
+    weighted_sum = _parse(run, weights)
     _, words = saved_run.find_vocabulary(run)
     return "".join(generate_text(run, weighted_sum, words, prompt, settings, tokens))
+
+
+def _parse(run: SavedRun, name: str) -> WeightedSum:
+    """Parses a name of weights; warns of an average that began late."""
+    weighted_sum = weight_names.parse(run, name)
+    if weighted_sum.kernel_error > weight_names.DEFAULT_LIMITS.kernel_error:
+        warnings.warn(name_weights(name, weighted_sum.kernel_error), stacklevel=3)
+    return weighted_sum
 
 
 def _require_name(value: Any) -> None:

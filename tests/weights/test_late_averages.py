@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from training_runs import start
 
-from anytime_jax import averaging
+from anytime_jax import api, averaging
 from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.commands import evaluate, export, generate
 from anytime_jax.errors import InputError
@@ -87,6 +87,13 @@ def test_records_and_commands_say_the_error(late, tmp_path, command):
     assert text in out
     about = json.loads((folder / "provenance.json").read_text())
     assert about["kernel_error"] == pytest.approx(ERROR, rel=1e-12)
+
+
+def test_python_api_warns_of_it_alone(late):
+    names = ["last", "f2", "f25"]
+    with pytest.warns(UserWarning, match="f2") as caught:
+        assert list(api.evaluate(late, names)) == names
+    assert len(caught) == 1
 
 
 def test_branch_inherits_when_an_average_began(late, dataset, tmp_path):

@@ -119,8 +119,11 @@ def to_json(subject: Subject, forecast: RunForecast) -> dict[str, Any]:
 
     def row(row: ForecastRow) -> dict[str, Any]:
         losses = {label: _interval(x) for label, x in row.losses.items()}
+        rules = {label: forecast.history.rules[label] for label in losses if label != LIVE}
+        errors = {label: rule.kernel_error(row.step) for label, rule in rules.items()}
         ends = {"decayed": _interval(row.decayed), "cosine": _interval(row.cosine)}
-        return at(row.step) | {"calibrated": row.calibrated, "losses": losses} | ends
+        weights = {"losses": losses, "kernel_errors": errors}
+        return at(row.step) | {"calibrated": row.calibrated, **weights} | ends
 
     return {
         "name": subject.name,
