@@ -119,8 +119,7 @@ def to_json(subject: Subject, forecast: RunForecast) -> dict[str, Any]:
 
     def row(row: ForecastRow) -> dict[str, Any]:
         losses = {label: _interval(x) for label, x in row.losses.items()}
-        rules = {label: forecast.history.rules[label] for label in losses if label != LIVE}
-        errors = {label: rule.kernel_error(row.step) for label, rule in rules.items()}
+        errors = {label: forecast.kernel_error(label, row.step) for label in losses}
         ends = {"decayed": _interval(row.decayed), "cosine": _interval(row.cosine)}
         weights = {"losses": losses, "kernel_errors": errors}
         return at(row.step) | {"calibrated": row.calibrated, **weights} | ends

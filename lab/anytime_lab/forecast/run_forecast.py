@@ -152,8 +152,12 @@ class RunForecast:
 
     def name(self, label: str, step: int) -> str:
         """Returns a label with the kernel error that its weights have at a step, if any."""
+        return name_weights(label, self.kernel_error(label, step))
+
+    def kernel_error(self, label: str, step: int) -> float:
+        """Returns the kernel error of weights at a step."""
         rule = self.history.rules.get(label)
-        return name_weights(label, rule.kernel_error(step) if rule else 0.0)
+        return rule.kernel_error(step) if rule else 0.0
 
     @property
     def has_seen_noise(self) -> bool:
