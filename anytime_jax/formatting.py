@@ -46,6 +46,11 @@ def format_bytes(count: float) -> str:
     return f"{count:.3g} TB"
 
 
+def printable(text: str) -> str:
+    """Escapes control characters, which a terminal would execute."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 def format_error(error: float) -> str:
     """Formats a kernel error as `355.77%`; one that would show as 0.00% is the empty string."""
     text = f"{error:.2%}"

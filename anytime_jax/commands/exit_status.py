@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from anytime_jax.commands import interrupts, standard_streams
 from anytime_jax.errors import BucketError, InputError, ProcessLostError, RunError
+from anytime_jax.formatting import printable
 from anytime_jax.storage.failures import is_temporary, storage_errors
 
 TEXT = (
@@ -39,7 +40,7 @@ def run(work: Callable[[], int], debug: bool = False) -> int:
         is_expected = isinstance(error, (InputError, RunError, *storage_errors()))
         if debug or not is_expected:
             lines = "".join(traceback.format_exception(error)).rstrip().split("\n")
-            standard_streams.print_error("\n".join(map(_printable, lines)))
+            standard_streams.print_error("\n".join(map(printable, lines)))
         for one in getattr(error, "errors", [error]) if is_expected else ():
             standard_streams.print_error(f"error: {_one_line(str(one))}")
         if isinstance(error, (ProcessLostError, BucketError)) or is_temporary(error):
@@ -49,12 +50,7 @@ def run(work: Callable[[], int], debug: bool = False) -> int:
         standard_streams.flush()
 
 
-def _printable(text: str) -> str:
-    """Escapes control characters, which a terminal would execute."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-
-
 def _one_line(text: str) -> str:
     """Returns a message as one printable line, shortened in the middle of a long one."""
-    text = _printable(" ".join(text.split()))
+    text = printable(" ".join(text.split()))
     return text if len(text) < _MAX_MESSAGE else f"{text[: _MAX_MESSAGE - 100]} ... {text[-90:]}"

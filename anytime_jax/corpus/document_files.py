@@ -32,7 +32,8 @@ from anytime_jax.storage.json_files import parse_json
 from anytime_jax.storage.paths import is_address
 
 _GZIP, _ZSTANDARD = ".gz", ".zst"
-JSON_SUFFIXES = tuple(x + y for x in (".json", ".jsonl") for y in ("", _GZIP, _ZSTANDARD))
+_JSON = (".json", ".jsonl", ".ndjson", ".jsonlines")
+JSON_SUFFIXES = tuple(x + y for x in _JSON for y in ("", _GZIP, _ZSTANDARD))
 LIST_MARK = "@"  # before the path of a list of addresses
 
 _BUFFER_BYTES = 2**18  # of decompressed text
@@ -133,7 +134,8 @@ def read_json_lines(
     A field inside another is named `outer.inner`. A text that is null gives None. A file named
     `.json`, not `.jsonl`, is left out if its first line is no record: many programs have some.
     """
-    records = 0
+    plain = path.lower().removesuffix(_GZIP).removesuffix(_ZSTANDARD)
+    records, is_any_json = 0, plain.endswith(_JSON[0])
     try:
         with open_file(path) as file:
             for number, line in enumerate(_decompress(file, path), start=1):
@@ -143,7 +145,7 @@ def read_json_lines(
                 try:
                     record = _find_text(parse_json(content), text_field)
                 except ValueError as error:
-                    if not records and ".jsonl" not in path.lower() and not _is_json(error):
+                    if not records and is_any_json and not _is_json(error):
                         yield LeftOut(
                             f"JSON whose first line has no text under {text_field!r}", path
                         )
@@ -174,7 +176,13 @@ def _find_hidden(path: str, folder: str) -> str | None:
 
 def _match(pattern: str) -> list[str]:
     """Returns the paths that a local path or glob matches."""
-    matches = [pattern] if os.path.lexists(pattern) else glob.glob(pattern, recursive=True)
+    folder = pattern  # the part of the pattern that exists is a name, whatever its characters
+    while folder and not os.path.lexists(folder):
+        folder = os.path.dirname(folder)
+    matches = [pattern]
+    if rest := os.path.relpath(pattern, folder) if folder != pattern else "":
+        found = glob.glob(rest, root_dir=folder, recursive=True)
+        matches = [os.path.join(folder, x) for x in found]
     # "**" matches folders too; a folder with the name of a file is refused when its size is read.
     records = (*JSON_SUFFIXES, ".parquet")
     return [x for x in matches if not os.path.isdir(x) or x.lower().endswith(records)]

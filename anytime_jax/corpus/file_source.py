@@ -83,7 +83,8 @@ class FileSource(Source):
       validation_fraction: without `validation_input`, fraction of the documents for validation, by
         the hash of their content (default: 0.01, and more of up to 2,000 documents).
       text_field: key of the text in a JSON line, column in a Parquet file; a.b for b inside a.
-      bad_records: "skip" leaves out and counts records that cannot be read (default: refuse).
+      bad_records: "skip" leaves out and counts records that cannot be read (default: the first
+        one is an error).
     """
 
     input: str

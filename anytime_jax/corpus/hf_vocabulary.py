@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from anytime_jax.storage.json_files import parse_json
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 SPECIAL_TOKENS_FILE = "special_tokens_map.json"
+_ADDED_FILE = "added_tokens.json"
 _COMPANIONS = (CONFIG_FILE, SPECIAL_TOKENS_FILE)
 
 
@@ -48,10 +49,32 @@ def read_files(
             if (companion := read(name)) is not None:
                 _parse(companion, f"{name} of {path}")
                 files[name] = companion.decode("utf-8")
+        _check_added(files, read(_ADDED_FILE), path)
     if end_of_text is not None:
         config = _parse(files.get(CONFIG_FILE, "{}"), f"{CONFIG_FILE} of {path}")
         files[CONFIG_FILE] = json.dumps({**config, "eos_token": end_of_text})
     return files
+
+
+def _check_added(files: Mapping[str, str], added_file: bytes | None, path: str) -> None:
+    """Raises an InputError if a file beside `tokenizer.json` adds a token, as old ones did.
+
+    transformers adds such tokens as it loads the files. The library tokenizers does not know them.
+    """
+    added = [*_parse(added_file or "{}", f"{_ADDED_FILE} of {path}").items()]
+    config = _parse(files.get(CONFIG_FILE, "{}"), f"{CONFIG_FILE} of {path}")
+    for token_id, token in (config.get("added_tokens_decoder") or {}).items():
+        added.append((token["content"] if isinstance(token, dict) else token, int(token_id)))
+    if not added:
+        return
+    tokenizer = _parse_rules(files[TOKENIZER_FILE], f"{TOKENIZER_FILE} of {path}")
+    for token, token_id in added:
+        if tokenizer.token_to_id(token) != token_id:
+            raise InputError(
+                f"vocabulary {path}: {CONFIG_FILE} or {_ADDED_FILE} adds {token!r} with the id "
+                f"{token_id}, which {TOKENIZER_FILE} does not have: write the files anew with "
+                "transformers, AutoTokenizer.from_pretrained(DIR).save_pretrained(NEW)"
+            )
 
 
 class HfVocabulary(Vocabulary):
@@ -82,9 +105,11 @@ class HfVocabulary(Vocabulary):
         bos = _special_token(companions, "bos_token")
         self.named_bos_id: int | None = self._tokenizer.token_to_id(bos or "")
         self.size = _size(self._tokenizer)
-        # These settings do not suit training text: they truncate or pad documents, and read
-        # "<|endoftext|>" inside a document as its end.
+        # These settings do not suit training text: they truncate or pad documents, leave out merges
+        # at random, and read "<|endoftext|>" inside a document as its end.
         self._tokenizer.no_truncation()
+        if getattr(self._tokenizer.model, "dropout", None) is not None:
+            self._tokenizer.model.dropout = None
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
         adds_bos = companions[0].get("add_bos_token")

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 from anytime_jax.config.kinds import Kinds
 from anytime_jax.data.dataset_info import TextCounts
 from anytime_jax.errors import InputError
-from anytime_jax.formatting import count_noun
+from anytime_jax.formatting import count_noun, printable
 
 
 class LeftOut(NamedTuple):
@@ -80,10 +80,11 @@ def describe_left_out(counts: TextCounts, folder: str = "") -> list[str]:
         lines.append(f"left out: {count_noun(counts.null_records, 'record')} without a text (null)")
     if counts.bad_records:
         lines.append(f"left out: {count_noun(counts.bad_records, 'record')} that cannot be read")
-        lines += (f"  {place} ({reason})" for place, reason in counts.first_bad_records)
+        lines += (f"  {printable(place)} ({reason})" for place, reason in counts.first_bad_records)
     names: dict[str, list[str]] = {}
     for reason, name in counts.left_out:
-        names.setdefault(reason, []).append(name.removeprefix(folder and f"{folder}/"))
+        name = printable(name.removeprefix(folder and f"{folder}/"))
+        names.setdefault(reason, []).append(name)
     return lines + [
         f"left out: {len(x):,} {reason} ({', '.join([*x[:3], *['...'][: len(x) - 3]])})"
         for reason, x in names.items()

@@ -96,7 +96,8 @@ class TfdsSource(Source):
       validation_fraction: instead, fraction of `split` for validation, by the hash of the
         documents' content.
       text_field: feature that holds the text.
-      bad_records: "skip" leaves out and counts records that cannot be read (default: refuse).
+      bad_records: "skip" leaves out and counts records that cannot be read (default: the first
+        one is an error).
     """
 
     input: str

@@ -228,3 +228,20 @@ def test_linked_folders_are_read_once_and_names_may_be_in_capitals(tmp_path):
     (inner / "twice").symlink_to(other)
     found = [Path(path).name for path, _ in find_files(str(tmp_path / "texts")).files]
     assert sorted(found) == ["a.TXT", "b.txt"]
+
+
+def test_part_of_a_glob_that_exists_is_a_name(tmp_path):
+    folder = tmp_path / "text [v1]" / "a*"
+    folder.mkdir(parents=True)
+    (folder / "b.txt").write_text("words")
+    found = [path for path, _ in find_files(str(folder / "*.t[x]t")).files]
+    assert found == [str(folder / "b.txt")]
+
+
+@pytest.mark.parametrize("suffix", ["ndjson", "JSONLINES.gz"])
+def test_every_name_of_lines_of_json(tmp_path, suffix):
+    content = b'{"text": "a"}\n{"text": "b"}\n'
+    compressed = gzip.compress(content) if suffix.endswith("gz") else content
+    (tmp_path / f"x.{suffix}").write_bytes(compressed)
+    (part,) = FileSource(str(tmp_path)).parts()
+    assert list(part.documents()) == ["a", "b"]

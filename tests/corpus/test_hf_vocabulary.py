@@ -123,6 +123,35 @@ def test_hole_among_the_ids_counts(tmp_path):
     assert load_vocabulary(tmp_path / "tokenizer.json").size == 8
 
 
+def test_merges_are_not_left_out_at_random(path, tmp_path):
+    rules = json.loads(path.read_text("utf-8"))
+    rules["model"]["dropout"] = 0.5
+    (tmp_path / "tokenizer.json").write_text(json.dumps(rules))
+    random = load_vocabulary(tmp_path / "tokenizer.json", end_of_text=EOS)
+    np.testing.assert_array_equal(*random.encode([SOURCE]), *load_vocabulary(path).encode([SOURCE]))
+
+
+@pytest.mark.parametrize(
+    ("name", "added"),
+    [
+        ("added_tokens.json", {"new": 300}),
+        ("added_tokens.json", {EOS: 300}),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"300": {"content": "new"}}}),
+    ],
+)
+def test_token_that_another_file_adds_is_named(path, tmp_path, name, added):
+    """transformers adds it; the library's own ids, which a dataset would have, lack it."""
+    for file in path.parent.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    known = {"added_tokens_decoder": {str(load_vocabulary(path).eos_id): {"content": EOS}}}
+    about = {"eos_token": EOS, **known}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(about))
+    load_vocabulary(tmp_path)
+    (tmp_path / name).write_text(json.dumps(about | added if "config" in name else added))
+    with pytest.raises(InputError, match="300"):
+        load_vocabulary(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
