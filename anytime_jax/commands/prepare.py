@@ -186,8 +186,8 @@ def _prepare(arguments: argparse.Namespace) -> str:
     with contextlib.suppress(*known), own_errors():  # the text may be gone
         if existed and has_changed(source, info):
             notes.append(
-                "note: the input has other files now than this dataset was made of: to read them, "
-                "give another --output, or remove the dataset first"
+                "note: the input has other or newer files than this dataset was made of: to read "
+                "them, give another --output, or remove the dataset first"
             )
     state = "already prepared" if existed else f"ready in {time.monotonic() - start:.1f} s"
     program = arguments.program.rpartition(" ")[0]

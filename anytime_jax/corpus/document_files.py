@@ -8,6 +8,7 @@ the file and the line.
 from __future__ import annotations
 
 import codecs
+import contextlib
 import glob
 import gzip
 import io
@@ -70,6 +71,14 @@ def open_file(path: str, *, buffered: bool = True) -> Any:
         return url_files.open_address(path, buffered=buffered)
     file_size(path)  # rejects a pipe, which may never end
     return open(path, "rb")
+
+
+def last_change(path: str) -> int:
+    """Returns when a local file was changed, in ns since 1970; 0 if it is gone or at an address."""
+    if not is_address(path):
+        with contextlib.suppress(OSError):
+            return os.stat(path).st_mtime_ns
+    return 0
 
 
 def find_files(pattern: str) -> FoundFiles:

@@ -11,6 +11,7 @@ from anytime_jax.corpus.document_files import (
     FoundFiles,
     find_files,
     full_path,
+    last_change,
     read_json_lines,
     read_text,
 )
@@ -62,8 +63,9 @@ class FilesPart:
 
     @property
     def identity(self) -> list[Any]:
-        """Paths, sizes and stretches of the files."""
-        return [*map(list, self.files), self.validation_fraction]
+        """Paths, sizes, stretches and last changes of the files."""
+        files = [[*file, last_change(file.path)] for file in self.files]
+        return [*files, self.validation_fraction]
 
     def documents(self) -> Iterator[str | LeftOut | BadRecord | None]:
         """Yields the documents of each file in turn."""

@@ -162,7 +162,7 @@ def prepare(
 
 
 def has_changed(source: Source, info: DatasetInfo) -> bool:
-    """Returns whether a source has other files, or files of other sizes, than a dataset of it had.
+    """Returns whether a source has other or changed files than a dataset of it had.
 
     Raises an InputError if there is nothing to read. Input at addresses is not listed.
     """

@@ -145,7 +145,7 @@ class DatasetInfo(TextCounts):
       settings: source and settings of the preparation.
       parts: arrays of tokens of each split, in order.
       bos_id: id of the token that begins every document; None if documents begin with no token.
-      input_digest: digest of the names and sizes of the input; empty if it is unknown.
+      input_digest: digest of the names, sizes and times of the input; empty if it is unknown.
       largest_id: the largest id of all tokens; None if it was not recorded.
     """
 
