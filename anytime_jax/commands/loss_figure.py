@@ -119,7 +119,9 @@ def draw_frame(
             axis.set_major_locator(LogLocator(2, (1, 1.5)))
         axis.set_major_formatter(lambda x, _, unit=unit: f"{x:g}{unit}")
     axes.grid(alpha=0.3)
-    # Below the axes, it covers no line.
+    # Below the axes, it covers no line. About 70 characters fit in the width of a panel.
+    longest = max(map(len, axes.get_legend_handles_labels()[1]), default=0)
+    columns = max(1, min(columns, 70 // (longest + 6)))
     below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14)}
     axes.legend(frameon=False, ncols=columns, columnspacing=1.2, **below)
 

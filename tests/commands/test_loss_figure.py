@@ -117,3 +117,13 @@ def test_legends_have_the_error_of_an_average_that_began_late(config):
     for axes in figure.axes[:2]:
         texts = [x.get_text() for x in axes.get_legend().get_texts()]
         assert texts[-1].endswith("f2 (kernel error 50.00%)")
+
+
+def test_long_legends_leave_the_panels_their_width(config, tmp_path):
+    values = {f"eval/{label}/loss": 3.0 for label in LABELS}
+    values |= {f"eval/{label}/kernel_error": 3.5 for label in LABELS[1:]}
+    later = {name: x * 0.9 for name, x in values.items()}
+    rows = [*make_rows(()), Row(50, 5 * BUDGET, values), Row(60, 6 * BUDGET, later)]
+    figure = loss_figure.make_figure(config, rows)
+    figure_style.save(figure, tmp_path / "drawn.png")
+    assert all(axes.get_position().width > 0.35 for axes in figure.axes[:2])
