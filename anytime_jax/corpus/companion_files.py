@@ -104,6 +104,13 @@ def token_ids(of_model: Mapping[str, bytes], eos_id: int) -> dict[str, Any]:
     return {"eos_token_id": eos_id} | {name: x for name, x in own.items() if x is not None}
 
 
+def end_ids(of_model: Mapping[str, bytes], eos_id: int) -> frozenset[int]:
+    """Returns the ids at which generated text ends: the EOS of the data, and those of the model."""
+    settings = parse_json(of_model.get(GENERATION_FILE, b"{}"))
+    own = settings.get("eos_token_id") or token_ids(of_model, eos_id)["eos_token_id"]
+    return frozenset([eos_id, *(own if isinstance(own, list) else [own])])
+
+
 def _is_tokenizer(files: Mapping[str, bytes], vocabulary: Vocabulary) -> bool:
     if isinstance(vocabulary, HfVocabulary):
         return files.get(TOKENIZER_FILE) == vocabulary.files[TOKENIZER_FILE].encode("utf-8")

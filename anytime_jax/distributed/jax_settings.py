@@ -23,6 +23,7 @@ _NEEDED = {
     "jax_disable_jit": False,
     "jax_default_prng_impl": "threefry2x32",
     "jax_random_seed_offset": 0,
+    "jax_high_dynamic_range_gumbel": False,
     "jax_threefry_partitionable": True,
     "jax_numpy_rank_promotion": "allow",
     "jax_numpy_dtype_promotion": "standard",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 
 from anytime_jax.errors import InputError
@@ -49,11 +50,19 @@ def storage_path(path: str | os.PathLike[str] | Path) -> Path:
 
 
 def absolute_path(path: str | os.PathLike[str] | Path) -> Path:
-    """Returns `storage_path` as an absolute path without `..`, which TensorStore does not take."""
+    """Returns `storage_path` as an absolute path without `..`, which TensorStore does not take.
+
+    Raises an InputError if TensorStore, which names files in UTF-8, would use another file.
+    """
     path = storage_path(path)
     if is_remote(path):  # epath takes it for a relative one
         return path
     absolute = path.absolute()
+    if os.fsencode(absolute) != str(absolute).encode("utf-8", "replace"):
+        raise InputError(
+            f"TensorStore, which names files in UTF-8, would not find {absolute} (this process has "
+            f"the encoding {sys.getfilesystemencoding()}): set PYTHONUTF8=1, or give another path"
+        )
     return absolute.resolve() if ".." in absolute.parts else absolute
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import jax
 
+from anytime_jax.corpus import companion_files
 from anytime_jax.corpus.vocabulary_interface import Vocabulary
 from anytime_jax.models.sampling import SamplingSettings, generate_tokens
 from anytime_jax.weights.post_hoc_averages import WeightedSum
@@ -19,12 +20,17 @@ def generate_text(
     settings: SamplingSettings,
     tokens: int,
 ) -> Iterator[str]:
-    """Yields a prompt and its continuation by at most `tokens` tokens, in pieces."""
+    """Yields a prompt and its continuation by at most `tokens` tokens, in pieces.
+
+    It ends before the EOS of the data, and before those of a model that the run began with.
+    """
     # A single sequence is too small to shard, so one device computes it.
     params = jax.device_put(load_weights(run, weighted_sum))
     (ids,) = vocabulary.encode([prompt])
     ids = [*run.delimiters.begin, *ids]
     new = generate_tokens(run.model, params, ids, settings, tokens, vocabulary.eos_id)
+    ends = companion_files.end_ids(companion_files.load(run.run_dir), vocabulary.eos_id)
+    new = itertools.takewhile(lambda token: token not in ends, new)
     text = vocabulary.incremental_decoder()
     for token in itertools.chain(ids, new):  # a BOS decodes to nothing
         yield text.decode(int(token))

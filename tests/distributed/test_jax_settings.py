@@ -54,6 +54,7 @@ def test_configure_keeps_temporary_memory_between_runs():
         ("jax_enable_x64", True),
         ("jax_default_prng_impl", "rbg"),
         ("jax_random_seed_offset", 7),
+        ("jax_high_dynamic_range_gumbel", True),
     ],
 )
 def test_setting_that_changes_a_run_is_refused(name, value):

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import os
 import pickle
 import re
 
@@ -26,6 +27,17 @@ from anytime_jax.storage.paths import absolute_path, is_address, storage_path
 def test_local_path_is_a_pathlib_path(path):
     assert not is_address(path)
     assert not is_remote(storage_path(path))
+
+
+def test_path_that_tensorstore_would_misname_is_refused(monkeypatch):
+    """Its own names are UTF-8, whatever the locale of the process."""
+    assert absolute_path("/runs/é 漢").name == "é 漢"
+    with pytest.raises(InputError, match="UTF-8"):
+        absolute_path(os.fsdecode(b"/runs/\xe9"))
+    monkeypatch.setattr(os, "fsencode", lambda path: str(path).encode("latin-1"))
+    assert absolute_path("/runs/e").name == "e"
+    with pytest.raises(InputError, match="UTF-8"):
+        absolute_path("/runs/é")
 
 
 OTHERS = ["s3://bucket/run", "az://x/y", "http://host/run", "hdfs://a/b", "file:///tmp/x"]
