@@ -43,14 +43,15 @@ def configure() -> None:
 def leave_out_raised_errors() -> None:
     """Leaves out what libraries print about errors that they also raise, which a command reports.
 
-    Orbax logs the tracebacks of its threads, and abandons reads when one of them fails; gcsfs logs
-    every request that fails.
+    Orbax logs the tracebacks of its threads, and abandons reads when one of them fails; gcsfs and
+    fsspec log every request that fails.
     """
     logging.getLogger("absl").addFilter(
         lambda record: not (record.exc_info and "orbax" in Path(record.pathname).parts)
     )
     warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
-    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
+    for name in ("gcsfs", "fsspec"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 @contextlib.contextmanager
@@ -128,8 +129,10 @@ def _handle_unraisable(unraisable: Any) -> None:
     if issubclass(unraisable.exc_type, KeyboardInterrupt):
         interrupts.end_interrupted()
     # Orbax raises the error of the first array that it cannot read, and abandons the reads of
-    # others, whose coroutines raise theirs when they are garbage-collected.
-    if not inspect.iscoroutine(unraisable.object):
+    # others, whose coroutines raise theirs when they are garbage-collected. So does an event loop
+    # for which no descriptor was left, after it has raised the error itself.
+    is_loop = getattr(unraisable.object, "__qualname__", "") == "BaseEventLoop.__del__"
+    if not (is_loop or inspect.iscoroutine(unraisable.object)):
         sys.__unraisablehook__(unraisable)
 
 

@@ -92,3 +92,22 @@ def test_interrupt_during_the_imports_is_one_line(module):
     words = [sys.executable, "-c", program]
     done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "\ninterrupted\n")
+
+
+LOOPS = """
+import asyncio, gc, resource
+from anytime_jax.commands import standard_streams
+
+standard_streams.configure()
+resource.setrlimit(resource.RLIMIT_NOFILE, (4, 4))
+try:
+    asyncio.new_event_loop()
+except OSError as error:
+    print(type(error).__name__)
+gc.collect()
+"""
+
+
+def test_event_loop_without_a_descriptor_says_so_once():
+    done = subprocess.run([sys.executable, "-c", LOOPS], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("OSError\n", "")
