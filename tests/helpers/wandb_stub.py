@@ -40,6 +40,7 @@ def init(**options) -> Run:
 
 
 def read_rows(directory: str | pathlib.Path) -> list[dict]:
-    """Returns the rows that arrived, in their order."""
+    """Returns the rows that arrived, in their order, without one that is being written."""
     file = pathlib.Path(directory) / "wandb_rows.jsonl"
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    lines = file.read_text().split("\n")[:-1] if file.exists() else []
+    return [json.loads(line) for line in lines]
