@@ -5,6 +5,7 @@ its tokenizer's directory: chat templates, generation settings, licenses, tokeni
 Each keeps one ZIP archive, because neither directory is needed later.
 """
 
+import contextlib
 import io
 import zipfile
 from collections.abc import Mapping
@@ -106,8 +107,10 @@ def token_ids(of_model: Mapping[str, bytes], eos_id: int) -> dict[str, Any]:
 
 def end_ids(of_model: Mapping[str, bytes], eos_id: int) -> frozenset[int]:
     """Returns the ids at which generated text ends: the EOS of the data, and those of the model."""
-    settings = parse_json(of_model.get(GENERATION_FILE, b"{}"))
-    own = settings.get("eos_token_id") or token_ids(of_model, eos_id)["eos_token_id"]
+    own: Any = None
+    with contextlib.suppress(ValueError, AttributeError):  # the file is the model's, whatever it is
+        own = parse_json(of_model.get(GENERATION_FILE, b"{}")).get("eos_token_id")
+    own = own or token_ids(of_model, eos_id)["eos_token_id"]
     return frozenset([eos_id, *(own if isinstance(own, list) else [own])])
 
 

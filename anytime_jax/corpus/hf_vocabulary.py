@@ -63,13 +63,16 @@ def _check_added(files: Mapping[str, str], added_file: bytes | None, path: str) 
     """
     added = [*_parse(added_file or "{}", f"{_ADDED_FILE} of {path}").items()]
     config = _parse(files.get(CONFIG_FILE, "{}"), f"{CONFIG_FILE} of {path}")
-    for token_id, token in (config.get("added_tokens_decoder") or {}).items():
-        added.append((token["content"] if isinstance(token, dict) else token, int(token_id)))
+    try:
+        decoder = (config.get("added_tokens_decoder") or {}).items()
+        added += [(token["content"], int(token_id)) for token_id, token in decoder]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise reading_error(f"added_tokens_decoder in {CONFIG_FILE} of {path}", error) from error
     if not added:
         return
     tokenizer = _parse_rules(files[TOKENIZER_FILE], f"{TOKENIZER_FILE} of {path}")
     for token, token_id in added:
-        if tokenizer.token_to_id(token) != token_id:
+        if not isinstance(token, str) or tokenizer.token_to_id(token) != token_id:
             raise InputError(
                 f"vocabulary {path}: {CONFIG_FILE} or {_ADDED_FILE} adds {token!r} with the id "
                 f"{token_id}, which {TOKENIZER_FILE} does not have: write the files anew with "

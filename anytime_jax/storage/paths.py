@@ -58,7 +58,11 @@ def absolute_path(path: str | os.PathLike[str] | Path) -> Path:
     if is_remote(path):  # epath takes it for a relative one
         return path
     absolute = path.absolute()
-    if os.fsencode(absolute) != str(absolute).encode("utf-8", "replace"):
+    try:
+        is_same = os.fsencode(absolute) == str(absolute).encode("utf-8", "replace")
+    except UnicodeEncodeError:
+        is_same = False
+    if not is_same:
         raise InputError(
             f"TensorStore, which names files in UTF-8, would not find {absolute} (this process has "
             f"the encoding {sys.getfilesystemencoding()}): set PYTHONUTF8=1, or give another path"

@@ -159,6 +159,7 @@ def test_token_that_another_file_adds_is_named(path, tmp_path, name, added):
         ("tokenizer.json", '{"model": {}}', r"tokenizer\.json"),
         ("tokenizer_config.json", "\udcff", r"tokenizer_config\.json"),
         ("tokenizer_config.json", '{"eos_token": "<eos>"}', "'<eos>'"),
+        ("tokenizer_config.json", '{"added_tokens_decoder": {"x": {}}}', "added_tokens_decoder"),
     ],
 )
 def test_broken_file_is_named(path, tmp_path, name, content, message):
