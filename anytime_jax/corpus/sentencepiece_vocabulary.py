@@ -45,7 +45,7 @@ class SentencePieceVocabulary(Vocabulary):
         self._deleted = DeletedCharacters(self.processor.normalize)
 
     def encode_counted(self, texts: Sequence[str]) -> list[Encoded]:
-        """See `Vocabulary.encode_counted`; of a text, the model's normalizer drops characters."""
+        """See `Vocabulary.encode_counted`; dropped are those that the normalizer deletes."""
         # One thread: preparation runs one process per core.
         arrays = self.processor.encode(list(texts), out_type="numpy", num_threads=1)
         unknown = self.processor.unk_id()
