@@ -34,30 +34,33 @@ def import_tokenizers() -> Any:
     return tokenizers
 
 
-def read_files(
+def load_tokenizer(
     content: bytes, path: str, read: Callable[[str], bytes | None], end_of_text: str | None
-) -> dict[str, str]:
-    """Returns the texts of a `tokenizer.json` and its companion files, or those of a bundle.
+) -> HfVocabulary:
+    """Returns the vocabulary of a `tokenizer.json` and its companion files, or of a bundle.
 
     `read` returns the file of a name in the directory, or None. `end_of_text` becomes the
-    `eos_token`.
+    `eos_token`. Raises an InputError if a companion file adds a token that `tokenizer.json` lacks.
     """
     files = _parse(content, path)
+    added: list[tuple[Any, int]] = []
     if TOKENIZER_FILE not in files:
         files = {TOKENIZER_FILE: content.decode("utf-8")}
         for name in _COMPANIONS:
             if (companion := read(name)) is not None:
                 _parse(companion, f"{name} of {path}")
                 files[name] = companion.decode("utf-8")
-        _check_added(files, read(_ADDED_FILE), path)
+        added = _added_tokens(files, read(_ADDED_FILE), path)
     if end_of_text is not None:
         config = _parse(files.get(CONFIG_FILE, "{}"), f"{CONFIG_FILE} of {path}")
         files[CONFIG_FILE] = json.dumps({**config, "eos_token": end_of_text})
-    return files
+    return HfVocabulary(files, path, added)
 
 
-def _check_added(files: Mapping[str, str], added_file: bytes | None, path: str) -> None:
-    """Raises an InputError if a file beside `tokenizer.json` adds a token, as old ones did.
+def _added_tokens(
+    files: Mapping[str, str], added_file: bytes | None, path: str
+) -> list[tuple[Any, int]]:
+    """Returns the tokens, with their ids, that files beside `tokenizer.json` add, as old ones did.
 
     transformers adds such tokens as it loads the files. The library tokenizers does not know them.
     """
@@ -68,16 +71,7 @@ def _check_added(files: Mapping[str, str], added_file: bytes | None, path: str) 
         added += [(token["content"], int(token_id)) for token_id, token in decoder]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise reading_error(f"added_tokens_decoder in {CONFIG_FILE} of {path}", error) from error
-    if not added:
-        return
-    tokenizer = _parse_rules(files[TOKENIZER_FILE], f"{TOKENIZER_FILE} of {path}")
-    for token, token_id in added:
-        if not isinstance(token, str) or tokenizer.token_to_id(token) != token_id:
-            raise InputError(
-                f"vocabulary {path}: {CONFIG_FILE} or {_ADDED_FILE} adds {token!r} with the id "
-                f"{token_id}, which {TOKENIZER_FILE} does not have: write the files anew with "
-                "transformers, AutoTokenizer.from_pretrained(DIR).save_pretrained(NEW)"
-            )
+    return added
 
 
 class HfVocabulary(Vocabulary):
@@ -87,14 +81,21 @@ class HfVocabulary(Vocabulary):
       files: the text of each file of the tokenizer, by name.
     """
 
-    def __init__(self, files: dict[str, str], path: str):
-        """Reads the tokenizer; errors name `path`."""
+    def __init__(self, files: dict[str, str], path: str, added: Sequence[tuple[Any, int]] = ()):
+        """Reads the tokenizer, which must have the tokens `added`; errors name `path`."""
         self.files = files
         text = json.dumps(files, ensure_ascii=False, indent=1, sort_keys=True)
         self.model = text.encode("utf-8")
         self._tokenizer = _parse_rules(
             files[TOKENIZER_FILE], f"{TOKENIZER_FILE} of vocabulary {path}"
         )
+        for token, token_id in added:
+            if not isinstance(token, str) or self._tokenizer.token_to_id(token) != token_id:
+                raise InputError(
+                    f"vocabulary {path}: {CONFIG_FILE} or {_ADDED_FILE} adds {token!r} with the id "
+                    f"{token_id}, which {TOKENIZER_FILE} does not have: write the files anew with "
+                    "transformers, AutoTokenizer.from_pretrained(DIR).save_pretrained(NEW)"
+                )
         companions = [_parse(files.get(x, "{}"), f"{x} of {path}") for x in _COMPANIONS]
         self.eos_text = _special_token(companions, "eos_token") or ""
         eos_id = self._tokenizer.token_to_id(self.eos_text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from anytime_jax.corpus.hf_vocabulary import TOKENIZER_FILE, HfVocabulary, read_files
+from anytime_jax.corpus.hf_vocabulary import TOKENIZER_FILE, load_tokenizer
 from anytime_jax.corpus.sentencepiece_vocabulary import SentencePieceVocabulary
 from anytime_jax.corpus.vocabulary_interface import Vocabulary
 from anytime_jax.data.dataset_info import VOCABULARY_NAME
@@ -52,7 +52,7 @@ def load_vocabulary(
     if not name:
         raise InputError(f"vocabulary {place}: there is no {' or '.join(names)}")
     if name.endswith(".json") or model.lstrip()[:1] == b"{":  # no SentencePiece model begins so
-        return HfVocabulary(read_files(model, place, read, end_of_text), place)
+        return load_tokenizer(model, place, read, end_of_text)
     if end_of_text is not None:
         raise InputError(
             f"--end-of-text has no meaning for {place}, a SentencePiece model, which names its "

@@ -74,7 +74,7 @@ def generate_tokens(
     prompt_ids: Sequence[int] | np.ndarray,
     settings: SamplingSettings,
     count: int,
-    stop_id: int,
+    end_ids: Sequence[int],
 ) -> Iterator[int]:
     """Continues a text lazily, by at most `count` tokens.
 
@@ -83,16 +83,16 @@ def generate_tokens(
     every token costs the same. The first call compiles a program for one token, and a program for
     each padded length of a prompt.
 
-    `stop_id` is the id that ends a document (EOS). Generation stops before it. An empty prompt
-    starts from it, as a document does in training. Raises a ValueError for an id outside the
-    vocabulary or a negative count.
+    Generation stops before any of `end_ids`. The first is the id that ends a document in training
+    (EOS): an empty prompt starts from it. Raises a ValueError for an EOS or an id of the prompt
+    outside the vocabulary, and for a negative count.
     """
     require_count("count", count)
     allowed = f"the id of a token, from 0 to {config.vocab_size - 1}"
-    ids = [int(i) for i in prompt_ids] or [stop_id]
-    for name, value in (("stop_id", stop_id), *(("prompt_ids", i) for i in ids)):
+    ids = [int(i) for i in prompt_ids] or [end_ids[0]]
+    for name, value in (("EOS", end_ids[0]), *(("prompt_ids", i) for i in ids)):
         require(0 <= value < config.vocab_size, name, value, allowed)
-    return _generate(config, params, ids, settings, count, stop_id)
+    return _generate(config, params, ids, settings, count, frozenset(end_ids))
 
 
 def _generate(
@@ -101,7 +101,7 @@ def _generate(
     ids: list[int],
     settings: SamplingSettings,
     count: int,
-    stop_id: int,
+    end_ids: frozenset[int],
 ) -> Iterator[int]:
     key = jax.random.key(settings.seed)
     # The key carries the seed; in the static settings, each seed would compile a new program.
@@ -116,7 +116,7 @@ def _generate(
         )
         cached = len(ids)
         ids.append(int(token))
-        if ids[-1] == stop_id:
+        if ids[-1] in end_ids:
             return
         yield ids[-1]
 

@@ -28,9 +28,9 @@ def generate_text(
     params = jax.device_put(load_weights(run, weighted_sum))
     (ids,) = vocabulary.encode([prompt])
     ids = [*run.delimiters.begin, *ids]
-    new = generate_tokens(run.model, params, ids, settings, tokens, vocabulary.eos_id)
-    ends = companion_files.end_ids(companion_files.load(run.run_dir), vocabulary.eos_id)
-    new = itertools.takewhile(lambda token: token not in ends, new)
+    of_model = companion_files.load(run.run_dir)
+    ends = [vocabulary.eos_id, *companion_files.end_ids(of_model, vocabulary.eos_id)]
+    new = generate_tokens(run.model, params, ids, settings, tokens, ends)
     text = vocabulary.incremental_decoder()
     for token in itertools.chain(ids, new):  # a BOS decodes to nothing
         yield text.decode(int(token))

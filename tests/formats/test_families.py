@@ -123,7 +123,7 @@ def test_greedy_text_is_that_of_transformers(family, model):
     expected = oracle(family)["greedy"].tolist()
     greedy = sampling.SamplingSettings(temperature=0.0, top_k=0, top_p=1.0, seed=0)
     unused = min(set(range(config.vocab_size)) - set(expected))
-    found = sampling.generate_tokens(config, params, expected[:16], greedy, 32, unused)
+    found = sampling.generate_tokens(config, params, expected[:16], greedy, 32, [unused])
     assert [*expected[:16], *found] == expected
 
 

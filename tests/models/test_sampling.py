@@ -37,8 +37,8 @@ def logits_at(ids):
     return np.asarray(APPLY(weights(), padded[None]))[0, len(ids) - 1, :W]
 
 
-def sample(prompt, sampling, count, stop_id=EOS, params=None, config=OLMO):
-    return list(generate_tokens(config, params or weights(), prompt, sampling, count, stop_id))
+def sample(prompt, sampling, count, end_ids=(EOS,), params=None, config=OLMO):
+    return list(generate_tokens(config, params or weights(), prompt, sampling, count, end_ids))
 
 
 # One token
@@ -96,7 +96,7 @@ def test_first_token_over_seeds_has_the_exact_distribution():
     prompt, stop, ids = [5, 17, 3], W - 1, []
     sharp = {**weights(), "head": 4 * weights()["head"]}  # else temperature hardly matters
     for seed in range(120):
-        text = sample(prompt, dataclasses.replace(NARROW, seed=seed), 1, stop, params=sharp)
+        text = sample(prompt, dataclasses.replace(NARROW, seed=seed), 1, [stop], params=sharp)
         ids.append(text[0] if text else stop)  # the stop id is a sample too
     check_distribution(ids, exact(NARROW, 4 * logits_at(prompt)))
 
@@ -133,31 +133,32 @@ def test_greedy_equals_argmax_over_the_full_context(length):
     prompt = np.random.default_rng(length).integers(2, W, length)
     expected = continue_greedily(prompt, 45)
     never = next(i for i in range(W) if i not in expected)
-    assert sample(prompt, GREEDY, 45, never) == expected
+    assert sample(prompt, GREEDY, 45, [never]) == expected
 
 
-def test_text_depends_on_seed_and_ends_at_stop_id_or_count():
+def test_text_depends_on_seed_and_ends_before_end_ids_or_at_count():
     prompt = [5, 17, 3]
-    whole = sample(prompt, PLAIN, 60, 0)
+    whole = sample(prompt, PLAIN, 60, [0])
     assert len(set(whole)) > 20
-    stop = whole[9]
-    assert sample(prompt, PLAIN, 60, stop) == whole[: whole.index(stop)]
-    assert sample(prompt, PLAIN, 5, 0) == whole[:5]
-    assert sample(prompt, PLAIN, 0, 0) == []
-    assert sample(prompt, dataclasses.replace(PLAIN, seed=1), 60, 0) != whole
+    end = whole[9]
+    for ends in ([end], [0, end], [end, whole[30]]):
+        assert sample(prompt, PLAIN, 60, ends) == whole[: whole.index(end)]
+    assert sample(prompt, PLAIN, 5, [0]) == whole[:5]
+    assert sample(prompt, PLAIN, 0, [0]) == []
+    assert sample(prompt, dataclasses.replace(PLAIN, seed=1), 60, [0]) != whole
 
 
 def test_empty_prompt_starts_after_eos():
-    assert sample([], GREEDY, 12, EOS) == continue_greedily([EOS], 12)
-    assert sample([50], GREEDY, 12, EOS) != continue_greedily([EOS], 12)
+    assert sample([], GREEDY, 12) == continue_greedily([EOS], 12)
+    assert sample([50], GREEDY, 12) != continue_greedily([EOS], 12)
 
 
 def test_tokens_prompts_and_seeds_compile_nothing(compilations):
-    sample([5, 6], NARROW, 2, 0)
+    sample([5, 6], NARROW, 2, [0])
     with compilations() as count:
         for length in (1, 3, 11, 16, 30):
             given = dataclasses.replace(NARROW, seed=length)
-            assert sample(range(2, 2 + length), given, 40, 0)
+            assert sample(range(2, 2 + length), given, 40, [0])
         assert count() == 0
 
 
@@ -177,13 +178,13 @@ def test_settings_are_validated(name, value):
 
 
 @pytest.mark.parametrize(
-    ("prompt", "count", "stop_id", "named"),
+    ("prompt", "count", "eos_id", "named"),
     [
         ([W], 1, EOS, "prompt_ids = 90"),
-        ([5], 1, W, "stop_id = 90"),
+        ([5], 1, W, "EOS = 90"),
         ([5], -1, EOS, "count = -1"),
     ],
 )
-def test_ids_are_validated_before_generating(prompt, count, stop_id, named):
+def test_ids_are_validated_before_generating(prompt, count, eos_id, named):
     with pytest.raises(ValueError, match=named):
-        generate_tokens(OLMO, weights(), prompt, PLAIN, count, stop_id)
+        generate_tokens(OLMO, weights(), prompt, PLAIN, count, [eos_id])

@@ -100,7 +100,7 @@ def test_continuations_are_those_of_single_texts(params, monkeypatch, size, axes
     scorer, placed = scorer_on(size, 8, params, **axes)
     generated = scorer.continuations(placed, prompts, GREEDY, 5, lambda row, token: False)
     one = functools.partial(generate_tokens, CONFIG.model, jax.device_put(params))
-    expected = [list(one(prompt, GREEDY, 5, WORDS - 1)) for prompt in prompts]
+    expected = [list(one(prompt, GREEDY, 5, [WORDS - 1])) for prompt in prompts]
     assert generated == expected
     assert len({tuple(ids) for ids in generated}) > 15
 
