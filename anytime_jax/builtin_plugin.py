@@ -16,6 +16,7 @@ _SUMMARIES = {
     "evaluate": "Loss and perplexity of any weights of a run, or their scores in tasks.",
     "generate": "Generate text with any weights of a run.",
     "export": "Export weights of a run for other software.",
+    "average": "Average models, such as checkpoints of any trainer.",
     "runs": "List runs and their checkpoints, and verify them.",
 }
 

@@ -24,9 +24,11 @@ MODEL_FILE = "config.json"  # settings of a model; an export writes its own
 GENERATION_FILE = "generation_config.json"
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 _FOLDERS = ("additional_chat_templates",)  # the folder that transformers reads
-# Weights, indices of weights, code, and lists of the hub.
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".gguf", ".onnx")
-_LEFT_OUT = (*_WEIGHTS, ".index.json", ".py")
+# Ends of the names of weights, and of indices of weights.
+WEIGHTS = (
+    *(".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".gguf", ".onnx"),
+    ".index.json",
+)
 _MOST_BYTES = 100_000_000  # of a file; weights may have any name
 # The description of another model, files of a dataset, and files that every export writes.
 _REPLACED = ("README.md", "metadata.json", "provenance.json", "config.yaml", ARCHIVE)
@@ -47,7 +49,7 @@ def collect(directory: Path) -> dict[str, bytes]:
         for file in files
         if file.is_file()
         and not file.name.startswith(".")
-        and not file.name.endswith(_LEFT_OUT)
+        and not file.name.endswith((*WEIGHTS, ".py"))
         and file_size(file) <= _MOST_BYTES
         and file.name not in _REPLACED
     }

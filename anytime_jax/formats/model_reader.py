@@ -6,10 +6,11 @@ No code from the directory is executed.
 import contextlib
 import dataclasses
 import hashlib
+import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -145,8 +146,7 @@ def check_digests(directory: Path) -> None:
 
     Models from other sources have no recorded digests.
     """
-    provenance = directory / PROVENANCE
-    recorded = _read(provenance).get(DIGESTS) if provenance.is_file() else None
+    recorded = read_provenance(directory).get(DIGESTS)
     if not isinstance(recorded, dict):
         return
     others = (directory / name for name in (*_CONFIGURATIONS, VOCABULARY_NAME, TOKENIZER_FILE))
@@ -156,6 +156,12 @@ def check_digests(directory: Path) -> None:
                 f"{file} is damaged or changed: its SHA-256 is not the one in {PROVENANCE}: copy "
                 "it again, or remove its entry there if it was changed on purpose"
             )
+
+
+def read_provenance(directory: Path) -> Settings:
+    """Returns the provenance that an export has recorded; of other models it is empty."""
+    provenance = directory / PROVENANCE
+    return _read(provenance) if provenance.is_file() else {}
 
 
 def weights_digest(directory: Path) -> str:
@@ -244,42 +250,78 @@ def _parse_yaml(text: str) -> Any:
 
 def _vocab_size(directory: Path, rows: int) -> int:
     """Returns the vocabulary size when the configuration has only the embedding rows."""
-    names = (PROVENANCE, TOKENIZER_FILE)
-    file = next((directory / name for name in names if (directory / name).is_file()), None)
-    if file is None:
-        return rows
-    if file.name == PROVENANCE:
-        size: Any = _read(file).get("vocab_size")
-        with within(str(file)):
+    size: Any = read_provenance(directory).get("vocab_size")
+    if size is not None:
+        with within(str(directory / PROVENANCE)):
             require_count("vocab_size", size, least=1)
-    else:
-        size = read_size(file.read_bytes(), str(file))
-    return min(size, rows)  # `dataset_info.check_rows` refuses data that have a token beyond
+    elif (tokenizer := directory / TOKENIZER_FILE).is_file():
+        size = read_size(tokenizer.read_bytes(), str(tokenizer))
+    # `dataset_info.check_rows` refuses data that have a token beyond.
+    return rows if size is None else min(size, rows)
 
 
 @contextlib.contextmanager
 def open_tensors(directory: Path, model_format: ModelFormat) -> Iterator[dict[str, Any]]:
     """Yields the tensors in a directory by name; indexing a tensor reads its content.
 
-    Buffers are left out. Of several files, a tensor is read from the one that the index names.
+    Buffers are left out.
     """
-    safetensors, prefix = import_safetensors(), model_format.prefix
-    weight_map = _weight_map(directory)
+    safetensors, stored = import_safetensors(), read_stored(directory)
     with contextlib.ExitStack() as stack:
-        tensors: dict[str, Any] = {}
-        for file in weight_files(directory):
-            try:
-                handle = stack.enter_context(safetensors.safe_open(file, framework="np"))
-            except Exception as error:  # SafetensorError does not cover all causes
-                raise InputError(f"{file} cannot be read ({error}): copy it again") from error
-            names: list[str] = handle.keys()
-            tensors |= {
-                name.removeprefix(prefix): handle.get_slice(name)
-                for name in names
-                if not _BUFFERS.fullmatch(name)
-                and (weight_map is None or weight_map.get(name) == file.name)
-            }
-        yield tensors
+        handles = {
+            file: stack.enter_context(safetensors.safe_open(file, framework="np"))
+            for file in {tensor.file for tensor in stored.values()}
+        }
+        yield {
+            name.removeprefix(model_format.prefix): handles[tensor.file].get_slice(name)
+            for name, tensor in stored.items()
+            if not _BUFFERS.fullmatch(name)
+        }
+
+
+class StoredTensor(NamedTuple):
+    """Tensor in a file, of a type that NumPy may lack.
+
+    Attributes:
+      dtype: the type as the file names it, such as `BF16`.
+      start: the first byte of the content in the file.
+      size: bytes of the content.
+    """
+
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    size: int
+
+    def read(self, at: int, size: int) -> bytes:
+        """Returns up to `size` bytes of the content, from its byte `at`."""
+        with self.file.open("rb") as opened:
+            opened.seek(self.start + at)
+            return opened.read(min(size, self.size - at))
+
+
+def read_stored(directory: Path) -> dict[str, StoredTensor]:
+    """Returns the tensors in a directory by name, as they follow each other in the files.
+
+    Of several files, a tensor is the one in the file that the index names.
+    """
+    safetensors, weight_map = import_safetensors(), _weight_map(directory)
+    stored: dict[str, StoredTensor] = {}
+    for file in weight_files(directory):
+        try:
+            with safetensors.safe_open(file, framework="np"), file.open("rb") as opened:
+                length = int.from_bytes(opened.read(8), "little")
+                header = json.loads(opened.read(length))
+        except Exception as error:  # SafetensorError does not cover all causes
+            raise InputError(f"{file} cannot be read ({error}): copy it again") from error
+        header.pop("__metadata__", None)
+        for name, tensor in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+            if weight_map is None or weight_map.get(name) == file.name:
+                start, stop = tensor["data_offsets"]
+                place = 8 + length + start, stop - start
+                stored[name] = StoredTensor(file, tensor["dtype"], tuple(tensor["shape"]), *place)
+    return stored
 
 
 def import_safetensors() -> Any:

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from anytime_jax.averaging import Late, Rule, kernel_error
+from anytime_jax.averaging import LIVE, Late, Rule, kernel_error
 from anytime_jax.checks import is_number, require
 from anytime_jax.schedules import Decay, DecayShape, constant
 
@@ -219,6 +219,27 @@ def merge_live_weights(live: Sequence[StoredWeights], target: DecayedRate, t: Ti
     pairs = [(part, share) for part, share in zip(live, shares, strict=True) if share > 0]
     parts, coefficients = zip(*pairs, strict=True)
     return WeightedSum(parts, coefficients)
+
+
+def sum_checkpoints(rule: Rule, steps: Sequence[int]) -> WeightedSum:
+    """Returns the weighted sum of live weights in which each stands for the updates before it.
+
+    The coefficient of a checkpoint is the sum of the rule's kernel at the last step over the
+    iterates since the checkpoint before, and of the first one over all iterates so far. The kernel
+    error compares the single iterates of the checkpoints with the whole kernel. Raises a
+    ValueError unless the steps increase.
+
+    Examples:
+      >>> sum_checkpoints(averaging.Uniform(), [2, 3, 8]).coefficients
+      (0.25, 0.125, 0.625)
+    """
+    require(np.all(np.diff(steps) > 0), "steps", steps, "numbers of updates, each above the last")
+    target = rule.kernel(steps[-1])
+    shares = np.add.reduceat(target, [0, *(step + 1 for step in steps[:-1])])
+    kernel = np.zeros_like(target)
+    kernel[[*steps]] = shares
+    parts = tuple(StoredWeights(step, LIVE) for step in steps)
+    return WeightedSum(parts, tuple(shares.tolist()), kernel_error(kernel, target))
 
 
 def _times(t: Times) -> np.ndarray:
