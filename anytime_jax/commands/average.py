@@ -24,7 +24,6 @@ EXAMPLES = (
     "--inputs seed-1 seed-2 --kernel=uniform --output=soup",
 )
 
-
 _OF_TOKENIZER = ("vocab_size", "vocabulary", "text_begins")  # what an export has in its provenance
 
 
@@ -110,9 +109,12 @@ def run(arguments: argparse.Namespace) -> int:
 def _weigh(arguments: argparse.Namespace) -> tuple[Sequence[float], float | None]:
     """Returns the coefficients of the models, and the kernel error of an average of updates.
 
-    The kernel "1-sqrt" follows Tian et al. (2025), "WSM", as Megatron-LM computes it. Let w_i be
-    the factor of the rate before checkpoint i of n, w_i = 1 - sqrt(i/n) for i = 0 ... n: checkpoint
-    i then has the coefficient w_i - w_(i+1).
+    A rate that decays as "1-sqrt" over n checkpoints has the factor w_i = 1 - sqrt(i/n) in the
+    updates before checkpoint i = 0 ... n - 1, and w_n = 0. The sum of the checkpoints with the
+    coefficients w_i - w_(i+1) is what these updates give with such a rate.
+
+    Source: Tian et al. (2025), "WSM: Decay-Free Learning Rate Schedule via Checkpoint Merging";
+    Megatron-LM has the same coefficients ("minus-sqrt").
     """
     count, kernel, given = len(arguments.inputs), arguments.kernel, arguments.coefficients
     require(count > 1, "--inputs", count, "several models")

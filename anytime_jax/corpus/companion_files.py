@@ -25,7 +25,7 @@ GENERATION_FILE = "generation_config.json"
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 _FOLDERS = ("additional_chat_templates",)  # the folder that transformers reads
 # Ends of the names of weights, and of indices of weights.
-WEIGHTS = (
+WEIGHT_ENDS = (
     *(".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".gguf", ".onnx"),
     ".index.json",
 )
@@ -49,7 +49,7 @@ def collect(directory: Path) -> dict[str, bytes]:
         for file in files
         if file.is_file()
         and not file.name.startswith(".")
-        and not file.name.endswith((*WEIGHTS, ".py"))
+        and not file.name.endswith((*WEIGHT_ENDS, ".py"))
         and file_size(file) <= _MOST_BYTES
         and file.name not in _REPLACED
     }

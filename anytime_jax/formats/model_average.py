@@ -75,7 +75,7 @@ def write_average(directory: Path, models: Models, coefficients: Sequence[float]
                     written.writelines(_average(models, name, coefficients))
     for file in list_files(template):
         name = file.relative_to(template)
-        is_weights = file.name.endswith(companion_files.WEIGHTS) and file.name != INDEX
+        is_weights = file.name.endswith(companion_files.WEIGHT_ENDS) and file.name != INDEX
         is_hidden = any(part.startswith(".") for part in name.parts)
         if not (is_weights or is_hidden or file.name in (PARITY, PROVENANCE)):
             file_size(file)  # raises an error for a pipe

@@ -17,6 +17,16 @@ from anytime_jax.commands import dispatch, evaluate
 PREPARE = "--train-vocabulary=400 --output=output"
 OWN = f"--source=counter:Counter {PREPARE}"
 REFUSED = {
+    "average --inputs a b --output=output": {
+        "--kernel=uniform --steps 1 2": "--steps",
+        "--kernel=f25": "--steps",
+        "--kernel=f25 --steps 2 1": "steps",
+        "--kernel=f": None,
+        "--coefficients 1 -1": "--coefficients",
+        "--coefficients 1": "--coefficients",
+        "--kernel=uniform --coefficients 1 1": "--kernel",
+        "--kernel=uniform --inputs a": "--inputs",
+    },
     "evaluate --run={run}": {
         "--tokens=0": None,
         "--max-error=nan": None,
