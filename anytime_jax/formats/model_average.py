@@ -18,7 +18,6 @@ from anytime_jax.errors import InputError
 from anytime_jax.formats.model_reader import (
     DTYPES,
     INDEX,
-    PARITY,
     PROVENANCE,
     StoredTensor,
     read_stored,
@@ -77,7 +76,7 @@ def write_average(directory: Path, models: Models, coefficients: Sequence[float]
         name = file.relative_to(template)
         is_weights = file.name.endswith(companion_files.WEIGHT_ENDS) and file.name != INDEX
         is_hidden = any(part.startswith(".") for part in name.parts)
-        if not (is_weights or is_hidden or file.name in (PARITY, PROVENANCE)):
+        if not (is_weights or is_hidden or file.name == PROVENANCE):
             file_size(file)  # raises an error for a pipe
             (directory / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, directory / name)

@@ -212,7 +212,8 @@ def test_interrupted_average_leaves_nothing(inputs, tmp_path, command, monkeypat
     assert {*tmp_path.iterdir()} == before
 
 
-def test_average_of_exports_can_be_continued(tmp_path, command):
+@pytest.mark.parametrize("exported", [{"vocab_size": 300}, None])
+def test_average_can_be_continued(exported, tmp_path, command):
     """Its digests are of its own files, and the size of the vocabulary is still known."""
     folders = [tmp_path / name for name in ("a", "b")]
     for i, folder in enumerate(folders):
@@ -221,12 +222,16 @@ def test_average_of_exports_can_be_continued(tmp_path, command):
         tensors = safetensors.numpy.load_file(folder / WEIGHTS)
         tensors = {x: y + np.float32(i) for x, y in tensors.items()}
         safetensors.numpy.save_file(tensors, folder / WEIGHTS)
-        model_writer.write_provenance(folder, {"vocab_size": 300})
-    out = tmp_path / "out"
+        if exported:
+            model_writer.write_provenance(folder, exported)
+    (before, first), out = read_export(folders[0]), tmp_path / "out"
     assert command(average, "--inputs", *folders, "--kernel=uniform", f"--output={out}")[0] == 0
-    model_reader.check_digests(out)
-    found, first = (read_export(folder)[1] for folder in (out, folders[0]))
+    model, found = read_export(out)
+    assert model == before
     np.testing.assert_allclose(found["embedding"], first["embedding"] + 0.5, atol=1e-6)
+    digests = json.loads((out / PROVENANCE).read_text())["sha256"]
+    assert digests.keys() == {x.name for x in out.iterdir()} - {PROVENANCE}
+    model_reader.check_digests(out)
     file = out / WEIGHTS
     file.write_bytes(file.read_bytes()[:-1] + b"\0")
     with pytest.raises(InputError, match="damaged"):
