@@ -96,6 +96,7 @@ def test_the_rest_of_the_state_is_in_float32(kind):
     assert sizes[0] - iterates == (sizes[1] - iterates) // 2
     for x in jax.tree.leaves(optimizers.iterates(stored)):
         assert x.dtype == jnp.float32
+    assert jnp.dtype(jnp.bfloat16) not in {x.dtype for x in jax.tree.leaves(stored) if not x.ndim}
 
 
 def test_bits_do_not_depend_on_the_sharding():
