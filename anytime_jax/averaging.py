@@ -13,12 +13,8 @@ All averages follow one recursion, with `theta_t` the weights after update t = 1
 (a frozen dataclass) defines. (The paper writes wbar_{t+1} for avg_t.)
 
 The new average is the old one plus the increment `(1 - tau_t) * (theta_t - avg)`. Late in a long
-run the increment is often smaller than half the spacing of float32 numbers at avg; rounding to the
-nearest number would drop it at every update. So the sum is rounded stochastically: to one of the
-two float32 numbers around it, with probabilities that make the expectation exact. (This holds at a
-power of two as well, where the spacing changes.) The choice is a hash of the update count and the
-position of the element. So a run that is repeated or resumed rounds in the same way, on any layout
-of devices.
+run the increment is often smaller than half the spacing of float32 numbers at avg. So the sum is
+rounded stochastically (`rounding.py`), and its expectation is exact.
 
 Source: Section 4, "Averaging".
 """
@@ -36,6 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from anytime_jax import rounding
 from anytime_jax.checks import (
     conform_to_types,
     is_number,
@@ -517,7 +514,7 @@ def _move(average: Any, params: Any, newest: jax.Array, count: jax.Array) -> Any
         if is_bfloat16:  # a compiler may leave out the rounding of what the caller will have
             theta = jax.lax.reduce_precision(theta, exponent_bits=8, mantissa_bits=7)
         increment = newest * (theta - avg)
-        moved = _round_sum(avg, increment, _uniform(avg.shape, count))
+        moved = rounding.round_sum(avg, increment, rounding.random_uniform(avg.shape, count))
         return jnp.where(newest == 1, theta, moved)
 
     if jax.tree.structure(average) != jax.tree.structure(params):
@@ -526,36 +523,6 @@ def _move(average: Any, params: Any, newest: jax.Array, count: jax.Array) -> Any
             "these parameters"
         )
     return jax.tree_util.tree_map_with_path(one, average, params)
-
-
-def _round_sum(avg: jax.Array, increment: jax.Array, uniform: jax.Array) -> jax.Array:
-    """Returns avg + increment, rounded up or down with probabilities that make the mean exact.
-
-    The sum lies between the nearest float32 number and a neighbor of this number. The residual is
-    the sum minus the nearest number. The neighbor is taken with probability |residual| / distance,
-    where the distance is between these two numbers. (Below a power of two, the distance is half of
-    the distance above it.)
-    """
-    nearest = avg + increment
-    # The residual is exact for an increment up to avg; for a larger one, its error is less than its
-    # own rounding. Both hold if the compiler fuses the product in the increment into either sum.
-    residual = increment - (nearest - avg)
-    step = jnp.where((residual > 0) == (nearest > 0), 1, -1)  # bits: away from zero, or toward it
-    bits = jax.lax.bitcast_convert_type(nearest, jnp.int32) + step
-    neighbor = jax.lax.bitcast_convert_type(bits, jnp.float32)
-    is_neighbor = uniform * jnp.abs(neighbor - nearest) < jnp.abs(residual)
-    return jnp.where(is_neighbor, neighbor, nearest)
-
-
-def _uniform(shape: tuple[int, ...], count: jax.Array) -> jax.Array:
-    """Numbers spread evenly over [0, 1): a hash of the position and the update count."""
-    bits = count.astype(jnp.uint32) * jnp.uint32(0x9E3779B9)
-    for axis, size in enumerate(shape):
-        bits = bits * jnp.uint32(size | 1)
-        bits += jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
-    for multiplier in (0x21F0AAAD, 0x735A2D97):
-        bits = (bits ^ (bits >> 16)) * jnp.uint32(multiplier)
-    return (bits >> 8).astype(jnp.float32) * jnp.float32(2.0**-24)
 
 
 def _digits(number: float) -> str:

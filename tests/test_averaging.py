@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from anytime_jax import averaging
+from anytime_jax import averaging, rounding
 from anytime_jax.averaging import FixedDecay, GrowingWindow, Uniform, average_params, averages
 
 PAPER = (6.25, 12.5, 25.0, 50.0, 100.0)
@@ -357,7 +357,7 @@ def _jitted_update(rule, size):
 
     @jax.jit
     def update(state, theta, t, dither):
-        with mock.patch.object(averaging, "_uniform", return_value=dither):
+        with mock.patch.object(rounding, "random_uniform", return_value=dither):
             _, state = transform.update(jnp.zeros(size), state, theta, time=t)
         return averages(state)["average"]
 

@@ -11,13 +11,13 @@ import numpy as np
 import optax
 import pytest
 
-from anytime_jax import averaging, optimizers, schedules
+from anytime_jax import averaging, optimizers, rounding, schedules
 
 # What the examples expect to be imported.
 NAMES = {"jax": jax, "jnp": jnp, "np": np, "optax": optax}
 NAMES |= {"averaging": averaging, "schedules": schedules}
-NAMES |= {"optimizers": optimizers}
-MODULES = ["anytime_jax.schedules", "anytime_jax.averaging"]
+NAMES |= {"optimizers": optimizers, "rounding": rounding}
+MODULES = ["anytime_jax.schedules", "anytime_jax.averaging", "anytime_jax.rounding"]
 MODULES += ["anytime_jax.weights.post_hoc_averages"]
 MODULES += ["anytime_jax.optimizers"]
 MODULES += [f"anytime_jax.optimizers.{m.name}" for m in pkgutil.iter_modules(optimizers.__path__)]
@@ -39,9 +39,10 @@ def public_members(module):
     [
         list(public_members(schedules)),
         list(public_members(averaging)),
+        list(public_members(rounding)),
         [getattr(optimizers, name) for name in optimizers.__all__ if name != "INHERITED"],
     ],
-    ids=["schedules", "averaging", "optimizers"],
+    ids=["schedules", "averaging", "rounding", "optimizers"],
 )
 def test_every_public_name_has_an_example(members):
     assert [x.__qualname__ for x in members if ">>> " not in (x.__doc__ or "")] == []

@@ -2,7 +2,8 @@
 
 Begin with `interface.py`: it says what an optimizer is, and what a run tells an optimizer.
 `adamw.py`, `muon.py` and `schedule_free.py` have one optimizer each. `weight_decay.py` has the
-weight decay that all three share, and `width_scaling.py` the updates of a wider model (muP).
+weight decay that all three share, `moments.py` their moments in bfloat16, and `width_scaling.py`
+the updates of a wider model (muP).
 `readouts.py` finds, in an optimizer's state, the weights that a method evaluates.
 `training/optimizer.py` builds the optimizer of a run, from these classes or a user's own.
 
@@ -19,6 +20,7 @@ from anytime_jax.optimizers.interface import (
     Optimizer,
     RunInfo,
 )
+from anytime_jax.optimizers.moments import StoredMomentsState, store_moments
 from anytime_jax.optimizers.muon import (
     Muon,
     MuonState,
@@ -43,6 +45,7 @@ __all__ = [
     "RunInfo",
     "ScheduleFreeAdamW",
     "ScheduleFreeState",
+    "StoredMomentsState",
     "descend",
     "eval_params",
     "is_decayed",
@@ -52,4 +55,5 @@ __all__ = [
     "readouts",
     "scale_by_muon",
     "scale_with_width",
+    "store_moments",
 ]

@@ -7,6 +7,7 @@ import optax
 
 from anytime_jax.checks import conform_to_types, require_decay, require_positive
 from anytime_jax.optimizers.interface import RunInfo
+from anytime_jax.optimizers.moments import MOMENTS, MomentsDtype, store_moments
 from anytime_jax.optimizers.weight_decay import DecayMask, check_weight_decay, descend
 from anytime_jax.optimizers.width_scaling import scale_with_width
 
@@ -32,10 +33,11 @@ class AdamW:
       decay_mask: the parameters that decay: "all", or the "matrices" of the blocks and the head,
         without norms and embedding. A head tied to the embedding does not count as a matrix. A rule
         such as "g2" always decays the matrices alone.
+      moments: type in which moments are stored, "float32" or "bfloat16" (`store_moments`).
 
     Examples:
       >>> optimizers.AdamW(weight_decay=0.1)
-      AdamW(b1=0.9, b2=0.98, epsilon=1e-08, weight_decay=0.1, decay_mask='all')
+      AdamW(b1=0.9, b2=0.98, epsilon=1e-08, weight_decay=0.1, decay_mask='all', moments='float32')
 
     Source: Decoupled Weight Decay Regularization (arXiv 1711.05101). The defaults are the settings
     of the paper, Section 4.
@@ -48,6 +50,7 @@ class AdamW:
     epsilon: float = 1e-8
     weight_decay: float | str = 0.0
     decay_mask: DecayMask = "all"
+    moments: MomentsDtype = dataclasses.field(default="float32", metadata=MOMENTS)
 
     def __post_init__(self) -> None:
         conform_to_types(self)
@@ -58,7 +61,8 @@ class AdamW:
 
     def transform(self, run: RunInfo) -> optax.GradientTransformation:
         """Returns the descent."""
-        return descend(self.adam(run), self.weight_decay, run, self.decay_mask)
+        direction = store_moments(self.adam(run), self.moments)
+        return descend(direction, self.weight_decay, run, self.decay_mask)
 
     def adam(self, run: RunInfo) -> optax.GradientTransformation:
         """Returns Adam's direction, at the width of the run.

@@ -52,6 +52,7 @@ from anytime_jax.checks import (
 )
 from anytime_jax.optimizers.adamw import AdamW
 from anytime_jax.optimizers.interface import MatrixAxes, RunInfo, parameter_name
+from anytime_jax.optimizers.moments import store_moments
 from anytime_jax.optimizers.weight_decay import descend
 
 # Coefficients of x, x^3 and x^5. Five steps move any singular value between 0.002 and 1 to a value
@@ -118,6 +119,7 @@ class Muon(AdamW):
         if self.adam_rate != 1:
             adam = optax.chain(adam, optax.scale(self.adam_rate))
         direction = partition_matrices(self.scale_matrices(run), adam, run.matrix_axes)
+        direction = store_moments(direction, self.moments)
         return descend(direction, self.weight_decay, run, self.decay_mask)
 
 

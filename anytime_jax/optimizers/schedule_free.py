@@ -15,6 +15,7 @@ from anytime_jax.checks import (
     require_positive,
 )
 from anytime_jax.optimizers.interface import INHERITED, RunInfo
+from anytime_jax.optimizers.moments import MOMENTS, MomentsDtype, store_moments
 from anytime_jax.optimizers.weight_decay import DecayMask, check_weight_decay, descend
 from anytime_jax.optimizers.width_scaling import scale_with_width
 
@@ -39,6 +40,7 @@ class ScheduleFreeAdamW:
       epsilon: added to the root of the second moment.
       weight_decay: decoupled decay of the parameters, as in `AdamW`.
       decay_mask: the parameters that decay, as in `AdamW`.
+      moments: type in which the second moment is stored, as in `AdamW`; z is in float32.
       interpolation: weight of the average x in the parameters y.
 
     Examples:
@@ -57,6 +59,7 @@ class ScheduleFreeAdamW:
     epsilon: float = 1e-8
     weight_decay: float | str = 0.0
     decay_mask: DecayMask = "all"
+    moments: MomentsDtype = dataclasses.field(default="float32", metadata=MOMENTS)
     interpolation: float = dataclasses.field(default=0.9, metadata=INHERITED)
 
     def __post_init__(self) -> None:
@@ -70,7 +73,8 @@ class ScheduleFreeAdamW:
         """Returns Optax's transform, whose state has read-outs."""
         epsilon = self.epsilon / run.width_growth
         rms = optax.scale_by_rms(self.b2, epsilon, eps_in_sqrt=False, bias_correction=True)
-        descent = descend(scale_with_width(rms, run), self.weight_decay, run, self.decay_mask)
+        direction = store_moments(scale_with_width(rms, run), self.moments)
+        descent = descend(direction, self.weight_decay, run, self.decay_mask)
         # Optax counts the updates of the wrapper from 1.
         method = optax.contrib.schedule_free(
             descent, lambda count: run.learning_rate(count - 1), self.interpolation

@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 KINDS: dict[str, dict[str, Any]] = {
     "adamw_g2": {"kind": "adamw", "weight_decay": "g2"},
     "muon": {"kind": "muon"},
+    "muon_bfloat16": {"kind": "muon", "moments": "bfloat16"},
     "schedule_free_adamw": {"kind": "schedule_free_adamw", "decay_mask": "matrices"},
 }
 

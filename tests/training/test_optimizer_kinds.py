@@ -28,12 +28,14 @@ from anytime_jax.weights.weight_names import SumLimits
 READOUTS = {
     "adamw_g2": [],
     "muon": [],
+    "muon_bfloat16": [],
     "schedule_free_adamw": ["x"],
 }
 # Trees of matrices in the state besides the average.
 COPIES = {
     "adamw_g2": 2,
     "muon": 1,
+    "muon_bfloat16": 1,
     "schedule_free_adamw": 2,
 }
 

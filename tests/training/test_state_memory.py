@@ -39,6 +39,8 @@ def test_measure_state():
     assert averages == 2 * parameters
     assert state.least == sum(state.sizes.values()) + parameters
     assert measure(averages=()).averages == 0
+    stored = measure(optimizer__moments="bfloat16").moments
+    assert stored == parameters + 4 * (SCALARS + 1)  # an update count more
 
 
 def test_gradients_are_not_split_over_data():

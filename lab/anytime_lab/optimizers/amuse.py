@@ -15,6 +15,7 @@ from anytime_jax.optimizers import (
     descend,
     partition_matrices,
     scale_by_muon,
+    store_moments,
 )
 from anytime_lab.optimizers.primal_averaging import primal_averaging, require_coefficient
 
@@ -61,6 +62,7 @@ class AMUSE(ScheduleFreeAdamW):
         )
         others = optax.scale_by_rms(self.b2, self.epsilon, eps_in_sqrt=False, bias_correction=True)
         direction = partition_matrices(muon, others, run.matrix_axes)
+        direction = store_moments(direction, self.moments)
         descent = descend(direction, self.weight_decay, run, self.decay_mask)
         weight = schedule_free_weight(run.warmup_steps, self.warmup_init)
         start = max(run.warmup_steps, 3)  # the newest weight is below 1 from this update on

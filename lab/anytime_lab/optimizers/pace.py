@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from anytime_jax.checks import require_not_negative
+from anytime_jax.checks import require_choice, require_not_negative
 from anytime_jax.optimizers import AdamW
 from anytime_jax.optimizers.interface import RunInfo, parameter_name
 from anytime_jax.optimizers.weight_decay import is_decayed, mask_name, share_taken
@@ -59,6 +59,7 @@ class Pace(AdamW):
         super().__post_init__()
         require_not_negative("pullback", self.pullback)
         require_not_negative("ema_power", self.ema_power)
+        require_choice("moments", self.moments, ("float32",))
 
     def transform(self, run: RunInfo) -> optax.GradientTransformation:
         """Returns the descent; its `update` needs the parameters."""

@@ -8,6 +8,7 @@ import pytest
 from noisy_quadratic import start
 from optimizer_contract import RUN
 
+from anytime_jax import optimizers
 from anytime_lab.optimizers import AMUSE, GPA, EMANesterov, NorMuon, Pace
 from anytime_lab.optimizers.ema_nesterov import ema_nesterov
 from anytime_lab.optimizers.primal_averaging import primal_averaging
@@ -40,6 +41,16 @@ def test_updates(kind, check):
     check(KINDS[kind])
 
 
+@pytest.mark.parametrize("kind", [x for x in EVERY if x is not Pace])
+def test_moments_in_bfloat16(kind):
+    optimizer_contract.check_start_and_learning(kind(moments="bfloat16"))
+    state = kind(moments="bfloat16").transform(RUN).init(start())
+    iterates = jax.tree.leaves(optimizers.iterates(state))
+    arrays = [x for x in jax.tree.leaves(state) if x.ndim]
+    halves = [x for x in arrays if x.dtype == np.dtype("bfloat16")]
+    assert len(halves) == len(arrays) - len(iterates) > 0
+
+
 @pytest.mark.parametrize("kind", EVERY)
 def test_weight_decay(kind):
     optimizer_contract.check_masked_decay(kind)
@@ -56,6 +67,7 @@ def test_readouts(kind):
 INVALID = [
     (Pace, "pullback", -1),
     (Pace, "ema_power", float("inf")),
+    (Pace, "moments", "bfloat16"),
     (GPA, "interpolation", 0.0),
     (GPA, "x_average", "nonsense"),
     (GPA, "matrices", "adamw"),
