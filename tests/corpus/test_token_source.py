@@ -1,7 +1,9 @@
 """Token files of other trainers: the dataset of the same text, prepared from the text."""
 
+import inspect
 import json
 import struct
+from pydoc_data.topics import topics
 
 import numpy as np
 import pytest
@@ -27,14 +29,14 @@ TEXTS = {
 class Ids:
     """The ids of each text, by the library, and those of the special tokens."""
 
-    def __init__(self, path):
+    def __init__(self, path, texts):
         library = tokenizers.Tokenizer.from_file(str(path))
         library.no_truncation()
         library.no_padding()
         self.path, self.eos, self.bos = path, *map(library.token_to_id, (EOS, BEGIN))
         self.texts = {
-            split: [library.encode(x, add_special_tokens=False).ids for x in texts]
-            for split, texts in TEXTS.items()
+            split: [library.encode(x, add_special_tokens=False).ids for x in own]
+            for split, own in texts.items()
         }
 
 
@@ -43,7 +45,7 @@ def ids(tmp_path_factory):
     path = write_byte_level(
         tmp_path_factory.mktemp("tokenizer"), TEXTS["train"], bos_token=BEGIN, add_bos_token=False
     )
-    return Ids(path)
+    return Ids(path, TEXTS)
 
 
 @pytest.fixture(scope="module")
@@ -242,14 +244,17 @@ def test_what_is_no_token_file_is_refused(name, content, options, match, ids, tm
     refuse(TokenSource(str(tmp_path / name), **options), tmp_path, match, ids.path)
 
 
-def test_tokens_of_another_vocabulary_are_refused(ids, tmp_path):
-    llm_c(tmp_path / "a", ids, ids.texts["train"])
-    other = write_byte_level(tmp_path / "other", [text[::-1] for text in TEXTS["train"]])
+def test_tokens_of_another_vocabulary_are_refused(tmp_path):
+    texts = [text[:250] for text in topics.values()]
+    own = Ids(write_byte_level(tmp_path / "own", texts, 400), {"train": texts})
+    other = write_byte_level(tmp_path / "other", [inspect.getsource(inspect)], 400)
+    llm_c(tmp_path / "a", own, own.texts["train"])
     options = {"validation_fraction": 0.2}
     refuse(TokenSource(str(tmp_path / "a.bin"), **options), tmp_path, "round-trip", other)
     source = TokenSource(str(tmp_path / "a.bin"), round_trip=False, **options)
-    info = prepare(source, tmp_path / "data", vocabulary=other)
-    assert sum(x.documents for x in info.splits.values()) == len(ids.texts["train"])
+    copied = prepare(source, tmp_path / "copied", vocabulary=other)
+    source = TokenSource(str(tmp_path / "a.bin"), **options)
+    assert copied.parts == prepare(source, tmp_path / "data", vocabulary=own.path).parts
 
 
 def test_tokens_train_no_vocabulary(ids, tmp_path):
