@@ -73,9 +73,9 @@ class TokenFile(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """The documents of a file that begin from token `start` to `stop`.
+    """The documents of a file that begin after token `start` and not after `stop`.
 
-    Of a file with an index, `start` and `stop` are numbers of documents.
+    The document at token 0 is of the first stretch. Of a file with an index, `start` and `stop` are numbers of documents.
     """
 
     file: TokenFile
@@ -97,11 +97,11 @@ class Stretch(NamedTuple):
         return tokens, np.array([], int)
 
     def _find_begin(self, at: int, delimiters: Collection[int]) -> int:
-        """Returns where the first document begins that begins at token `at` or later."""
+        """Returns where the first document begins after token `at`, or 0 for 0."""
         if not at:
             return 0
         end = min(at + STRETCH_TOKENS, self.file.tokens)
-        for start in range(at - 1, end, _SEARCH_TOKENS):
+        for start in range(at, end, _SEARCH_TOKENS):
             tokens = self.file.read(start, min(start + _SEARCH_TOKENS, end))
             found = np.flatnonzero(np.isin(tokens, [*delimiters]))
             if found.size:
