@@ -75,7 +75,8 @@ class TokenFile(NamedTuple):
 class Stretch(NamedTuple):
     """The documents of a file that begin after token `start` and not after `stop`.
 
-    The document at token 0 is of the first stretch. Of a file with an index, `start` and `stop` are numbers of documents.
+    The document at token 0 is of the first stretch. Of a file with an index, `start` and `stop` are
+    numbers of documents.
     """
 
     file: TokenFile

@@ -235,6 +235,7 @@ def refuse(source, tmp_path, match, vocabulary):
         ("a.idx", b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 7, 0, 0), {}, "code 7"),
         ("a.idx", b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, 5, 1), {}, "a.idx"),
         ("a.idx", b"MMIDIDX\0\0" + struct.pack("<QBQQiqqq", 1, 8, 1, 2, 1, 0, 0, 1), {}, "a.bin"),
+        ("a.idx", b"MMIDIDX\0\0" + struct.pack("<QBQQiqq", 1, 8, 1, 1, 1, 0, 0), {}, "sequence 0"),
         ("a.idx", b"another", {}, "a.idx"),
         ("a.txt", b"text", {}, "document"),
     ],
