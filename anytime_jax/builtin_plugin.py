@@ -44,6 +44,7 @@ _KINDS = {
         "files": "anytime_jax.corpus.file_source:FileSource",
         "builtin": "anytime_jax.corpus.builtin_source:BuiltinSource",
         "tfds": "anytime_jax.corpus.tfds_source:TfdsSource",
+        "tokens": "anytime_jax.corpus.token_source:TokenSource",
     },
 }
 

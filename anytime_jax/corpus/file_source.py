@@ -25,7 +25,7 @@ from anytime_jax.storage.url_files import UNKNOWN_SIZE
 PART_BYTES = 4_000_000
 # A part of a Parquet file reads the file's footer, which names hundreds of row groups.
 _PARQUET_PART_BYTES = 64_000_000
-_LEAST_FRACTION = 0.01
+LEAST_FRACTION = 0.01
 
 
 class FileStretch(NamedTuple):
@@ -75,25 +75,20 @@ class FilesPart:
 
 
 @dataclasses.dataclass(frozen=True)
-class FileSource(Source):
-    """Files of text, and JSON lines and Parquet, which their names end with.
+class InputFiles(Source):
+    """Files for training and for validation; a subclass divides them into parts.
 
     Attributes:
       input: a file, a quoted glob, or a folder, which is searched recursively; each also as an
         address, such as hf://datasets/OWNER/NAME/*.parquet; @FILE for a list of addresses.
       validation_input: the same, for validation.
       validation_fraction: without `validation_input`, fraction of the documents for validation, by
-        the hash of their content (default: 0.01, and more of up to 2,000 documents).
-      text_field: key of the text in a JSON line, column in a Parquet file; a.b for b inside a.
-      bad_records: "skip" leaves out and counts records that cannot be read (default: the first
-        one is an error).
+        the hash of their content (default: 0.01).
     """
 
     input: str
     validation_input: str | None = None
     validation_fraction: float | None = None
-    text_field: str = "text"
-    bad_records: BadRecords | None = None
 
     def __post_init__(self) -> None:
         if self.validation_fraction is not None:
@@ -104,24 +99,52 @@ class FileSource(Source):
             if (path := getattr(self, name)) is not None:
                 object.__setattr__(self, name, full_path(path))
 
+    def divide(self, found: FoundFiles, fraction: float) -> Sequence[Part]:
+        """Divides files, of whose documents a fraction is for validation, into parts."""
+        raise NotImplementedError
+
+    def default_fraction(self, found: FoundFiles) -> float:
+        """Returns the fraction for validation where the user gives none."""
+        return LEAST_FRACTION
+
     def parts(self) -> Sequence[Part]:
-        """Lists the files by path, small ones gathered into parts of some megabytes."""
+        """Lists the parts of the files, which are sorted by path."""
         train = find_files(self.input)
         if self.validation_input is None:
             fraction = self.validation_fraction
-            if fraction is None:
-                parts = self._divide(train, _LEAST_FRACTION)
-                fraction = default_fraction(parts, _LEAST_FRACTION)
-            return self._divide(train, fraction)
+            return self.divide(
+                train, self.default_fraction(train) if fraction is None else fraction
+            )
         validation = find_files(self.validation_input)
         if common := set(train.files) & set(validation.files):
             raise InputError(
                 f"{min(common)[0]} is in the training and in the validation input; give validation "
                 "text of its own, or a validation fraction instead"
             )
-        return [*self._divide(train, 0.0), *self._divide(validation, 1.0)]
+        return [*self.divide(train, 0.0), *self.divide(validation, 1.0)]
 
-    def _divide(self, found: FoundFiles, fraction: float) -> list[FilesPart]:
+
+@dataclasses.dataclass(frozen=True)
+class FileSource(InputFiles):
+    """Files of text, and JSON lines and Parquet, which their names end with.
+
+    Attributes:
+      validation_fraction: without `validation_input`, fraction of the documents for validation, by
+        the hash of their content (default: 0.01, and more of up to 2,000 documents).
+      text_field: key of the text in a JSON line, column in a Parquet file; a.b for b inside a.
+      bad_records: "skip" leaves out and counts records that cannot be read (default: the first
+        one is an error).
+    """
+
+    text_field: str = "text"
+    bad_records: BadRecords | None = None
+
+    def default_fraction(self, found: FoundFiles) -> float:
+        """Reads the first documents: of few, a larger fraction is for validation."""
+        return default_fraction(self.divide(found, LEAST_FRACTION), LEAST_FRACTION)
+
+    def divide(self, found: FoundFiles, fraction: float) -> list[FilesPart]:
+        """Gathers small files into parts of some megabytes."""
         is_table = {path: path.lower().endswith(PARQUET_SUFFIX) for path, _ in found.files}
         others = [x for x in found.files if not is_table[x[0]]]
         parts = group_files(FoundFiles(others, found.hidden), fraction, self.text_field)

@@ -11,13 +11,13 @@ import dataclasses
 import functools
 import io
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from anytime_jax.corpus.source_interface import BadRecord, LeftOut, Part
+from anytime_jax.corpus.source_interface import BadRecord, LeftOut, Part, TokenPart
 from anytime_jax.corpus.validation_split import assign_split
 from anytime_jax.corpus.vocabulary_files import load_vocabulary
 from anytime_jax.corpus.vocabulary_interface import Encoded, Vocabulary
@@ -125,13 +125,13 @@ class PartTask:
         counts, largest_id = list[TextCounts](), 0
         arrays: dict[str, tuple[PartInfo, ...]] = dict.fromkeys(SPLITS, ())
         buffers = {split: io.BytesIO() for split in SPLITS}
-        records = iter(self.part.documents())
+        records, encode = _reader(self.part, vocabulary)
         while batch := list(itertools.islice(records, _BATCH_DOCUMENTS)):
-            texts = [text for text in batch if text and isinstance(text, str)]
-            encoded = vocabulary.encode_counted(texts)
+            contents = [x for x in batch if isinstance(x, str | np.ndarray) and len(x)]
+            encoded = encode(contents)
             counts.append(count_records(batch, encoded))
-            for text, one in zip(texts, encoded, strict=True):
-                split = assign_split(text, self.part.validation_fraction)
+            for content, one in zip(contents, encoded, strict=True):
+                split = assign_split(content, self.part.validation_fraction)
                 document = np.concatenate([begin, one.ids, [vocabulary.eos_id]])
                 largest_id = max(largest_id, int(document.max()))
                 buffers[split].write(document.astype(dtype).tobytes())
@@ -168,13 +168,20 @@ class PartTask:
         return json_digest([self.part.identity, *self.target[:-1], fields])
 
 
+def _reader(part: Part, vocabulary: Vocabulary) -> tuple[Iterator[Any], Callable[..., Any]]:
+    """Returns the records of a part, and the function that encodes its documents."""
+    if isinstance(part, TokenPart):
+        return part.token_documents(vocabulary), lambda ids: [Encoded(x) for x in ids]
+    return iter(part.documents()), vocabulary.encode_counted
+
+
 def count_records(records: Sequence[Any], encoded: Sequence[Encoded] = ()) -> TextCounts:
     """Counts what is left out of some records, and what the encoded ones say not in full."""
     bad = [x for x in records if isinstance(x, BadRecord)]
     return TextCounts(
         bad_records=len(bad),
         first_bad_records=tuple(bad[:FIRST_BAD_RECORDS]),
-        null_records=sum(not record for record in records),
+        null_records=sum(isinstance(x, str | None) and not x for x in records),
         left_out=tuple(x for x in records if isinstance(x, LeftOut)),
         unknown_pieces=sum(x.unknown for x in encoded),
         unknown_documents=sum(x.unknown > 0 for x in encoded),

@@ -11,7 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
+
 from anytime_jax.config.kinds import Kinds
+from anytime_jax.corpus.vocabulary_interface import Vocabulary
 from anytime_jax.data.dataset_info import TextCounts
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import count_noun, printable
@@ -51,6 +54,18 @@ class Part(Protocol):
         """Yields the documents in order; raises InputError at the first bad one.
 
         None is a record without a text, which is counted, and so are `LeftOut` and `BadRecord`.
+        """
+        ...
+
+
+@runtime_checkable
+class TokenPart(Protocol):
+    """A `Part` whose documents are tokens already; its `documents` are not read."""
+
+    def token_documents(self, vocabulary: Vocabulary) -> Iterator[np.ndarray | LeftOut]:
+        """Yields the documents as int32 ids of a vocabulary, without BOS and EOS.
+
+        Raises an InputError if the ids cannot be of this vocabulary.
         """
         ...
 

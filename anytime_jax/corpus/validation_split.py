@@ -6,6 +6,8 @@ import hashlib
 import itertools
 from collections.abc import Sequence
 
+import numpy as np
+
 from anytime_jax.corpus.source_interface import Part, read_texts
 from anytime_jax.data.dataset_info import SPLITS, TRAIN, VALIDATION
 from anytime_jax.errors import InputError
@@ -14,16 +16,21 @@ _MOST_DOCUMENTS = 2000  # with more, nearly any fraction works, and reading them
 _ENOUGH_BYTES = 200_000  # default amount of validation text
 
 
-def assign_split(text: str, validation_fraction: float) -> str:
-    """Assigns a document to a split by the hash of its content, so duplicates share a split."""
+def assign_split(document: str | np.ndarray, validation_fraction: float) -> str:
+    """Assigns a document, a text or ids, to a split by the hash of its content.
+
+    So duplicates share a split.
+    """
     if validation_fraction in (0, 1):
         return SPLITS[int(validation_fraction)]
-    return VALIDATION if split_position(text) < validation_fraction else TRAIN
+    return VALIDATION if split_position(document) < validation_fraction else TRAIN
 
 
-def split_position(text: str) -> float:
+def split_position(document: str | np.ndarray) -> float:
     """Returns a document's hash in [0, 1); it is in validation if this is below the fraction."""
-    digest = hashlib.blake2b(text.encode("utf-8"), digest_size=8).digest()
+    is_text = isinstance(document, str)
+    content = document.encode("utf-8") if is_text else document.astype("<i4").tobytes()
+    digest = hashlib.blake2b(content, digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64
 
 

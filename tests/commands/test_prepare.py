@@ -5,12 +5,15 @@ import gzip
 import json
 import os
 import shlex
+import struct
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow
 import pytest
-from byte_level_tokenizer import write_byte_level
+import tokenizers
+from byte_level_tokenizer import EOS, write_byte_level
 from hub_server import local_hub
 from letter_tokenizer import write_letters
 from paths import REPOSITORY
@@ -23,6 +26,7 @@ from anytime_jax.config.kinds import NOBODY
 from anytime_jax.corpus import file_source
 from anytime_jax.corpus.vocabulary_training import train_vocabulary
 from anytime_jax.data.dataset_info import load_dataset
+from anytime_jax.data.token_arrays import read_part
 from anytime_jax.training import run_data
 
 
@@ -306,6 +310,30 @@ def test_documented_command_reads_a_list_of_addresses(public_texts, tmp_path, co
         status, _, err = command(prepare, *words, "--workers=1")
     assert status == 0, err
     assert count_documents(words) == 400
+
+
+def test_documented_command_copies_tokens(public_texts, tmp_path, command):
+    words = read_documented("kjj0/fineweb10B-gpt2")
+    library = tokenizers.Tokenizer.from_file(str(tmp_path / "hub/tokenizer.json"))
+    library.no_truncation()
+    library.no_padding()
+    encoded = [library.encode(text, add_special_tokens=False).ids for text in public_texts]
+    names = ["fineweb_val_000000", "fineweb_train_000001", "fineweb_train_000002"]
+    for index, name in enumerate(names):
+        documents = encoded[index::3]
+        ids = [token for x in documents for token in (library.token_to_id(EOS), *x)]
+        header = struct.pack("<256i", 20240520, 1, len(ids), *[0] * 253)
+        path = tmp_path / "hub" / f"{name}.bin"
+        path.write_bytes(header + struct.pack(f"<{len(ids)}H", *ids))
+    with local_hub(tmp_path / "hub"):
+        status, _, err = command(prepare, *words, "--workers=1")
+    assert status == 0, err
+    assert count_documents(words) == 400
+    info = load_dataset("data/fineweb-gpt2")
+    tokens = np.concatenate([x for part in info.parts["train"] for x in read_part(info, part)])
+    documents = [*encoded[1::3], *encoded[2::3]]
+    bos, eos = library.token_to_id("<|begin|>"), library.token_to_id(EOS)
+    assert tokens.tolist() == [token for x in documents for token in (bos, *x, eos)]
 
 
 def test_server_that_stops_answering_is_worth_another_start(text, tmp_path, command):
