@@ -28,7 +28,7 @@ from anytime_jax.training.metric_rows import MetricRows, Reading
 from anytime_jax.training.plan import Plan
 from anytime_jax.training.progress import Display
 from anytime_jax.training.run_failures import LastCheckpoint
-from anytime_jax.training.step import Metrics
+from anytime_jax.training.step import LAYERS, Metrics
 from anytime_jax.training.trackers import Tracker, open_trackers
 
 
@@ -139,6 +139,9 @@ class Recorder:
 
     def _record(self, readings: Sequence[Reading]) -> None:
         for step, metrics, row in readings:
+            # Those of an update that ends the run are what explains its end.
+            if layers := {x: y for x, y in metrics.items() if x.startswith(f"{LAYERS}/")}:
+                self._write(step, layers)
             self._check_update(step, metrics)
             if row is not None:
                 self._write(step, row)
