@@ -14,11 +14,10 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from anytime_jax import figure_style
-from anytime_jax.checkpoints.metric_records import Row
+from anytime_jax.checkpoints.metric_records import LAYERS, Row
 from anytime_jax.commands.loss_figure import training_losses
 from anytime_jax.config.run_config import Config
 from anytime_jax.storage.paths import storage_path
-from anytime_jax.training.step import LAYERS
 
 FILE = "layers.png"
 _TITLES = {

@@ -451,7 +451,7 @@ class Block(nn.Module):
         """
         if self.is_mutable_collection(_MEASURES):
             value = function(*arrays)
-            self.sow(_MEASURES, name, value, reduce_fn=lambda _, x: x, init_fn=lambda: None)
+            self.sow(_MEASURES, name, value, reduce_fn=lambda _, x: x, init_fn=lambda: value)
 
     @property
     def precision(self) -> Precision:

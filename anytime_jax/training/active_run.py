@@ -41,7 +41,7 @@ from anytime_jax.training.progress import Display
 from anytime_jax.training.recorder import Recorder
 from anytime_jax.training.run_failures import LastCheckpoint
 from anytime_jax.training.state_memory import describe_program
-from anytime_jax.training.step import LAYERS, Metrics, rates_at
+from anytime_jax.training.step import Metrics, rates_at
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -106,13 +106,13 @@ class Run:
         """
         config = self.plan.config
         program, every = self.plan.programs[config.stage_at(step).model], config.layer_steps
-        layers = {}
+        measures: dict[str, Any] = {}
         if every is not None and (step + 1) % every == 0:
-            layers = {LAYERS: self._call("layers", program.measure_layers, state.params, tokens)}
+            measures = self._call("layers", program.measure_layers, state.params, tokens)
         state, metrics = self._call(
             "update", program.train_step, state, tokens, rates_at(config, step)
         )
-        return state, metrics | layers
+        return state, metrics | {metric_records.LAYERS: measures}
 
     def _call(self, name: str, function: Any, state: Any, tokens: jax.Array, *more: Any) -> Any:
         """Calls a jitted function, which is compiled first unless it was for such a batch."""

@@ -8,8 +8,9 @@ from typing import Any
 
 import jax
 
+from anytime_jax.checkpoints.metric_records import LAYERS
 from anytime_jax.checkpoints.tree_names import flatten_by_name
-from anytime_jax.training.step import LAYERS, RELATIVE_UPDATES, Metrics
+from anytime_jax.training.step import RELATIVE_UPDATES, Metrics
 
 # Updates that may be under way on the device before the host waits for the oldest: enough to keep
 # the device busy, and few enough that batches do not pile up in the device's memory.

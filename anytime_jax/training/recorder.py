@@ -13,6 +13,7 @@ from anytime_jax.averaging import Late
 from anytime_jax.checkpoints.checkpoint_reader import Meta
 from anytime_jax.checkpoints.metric_records import (
     KERNEL_ERROR,
+    LAYERS,
     SINCE,
     RecordWriter,
     describe_missing,
@@ -28,7 +29,7 @@ from anytime_jax.training.metric_rows import MetricRows, Reading
 from anytime_jax.training.plan import Plan
 from anytime_jax.training.progress import Display
 from anytime_jax.training.run_failures import LastCheckpoint
-from anytime_jax.training.step import LAYERS, Metrics
+from anytime_jax.training.step import Metrics
 from anytime_jax.training.trackers import Tracker, open_trackers
 
 

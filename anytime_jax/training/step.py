@@ -77,7 +77,6 @@ from anytime_jax.training.optimizer import make_optimizer
 
 Metrics = dict[str, jax.Array]
 RELATIVE_UPDATES = "relative_updates"  # the metric that has a number for every parameter
-LAYERS = "layers"  # the metrics of `measure_layers`
 
 
 class Rates(NamedTuple):

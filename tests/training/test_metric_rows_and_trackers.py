@@ -17,14 +17,14 @@ from tensorboardX.proto import event_pb2, layout_pb2
 from training_runs import start
 
 from anytime_jax.checkpoints import run_json
-from anytime_jax.checkpoints.metric_records import RecordWriter, read_records
+from anytime_jax.checkpoints.metric_records import LAYERS, RecordWriter, read_records
 from anytime_jax.config import run_config
 from anytime_jax.config.kinds import NOBODY
 from anytime_jax.config.run_settings import LogConfig
 from anytime_jax.errors import InputError
 from anytime_jax.training import metric_rows, recorder
 from anytime_jax.training.metric_rows import AHEAD, MetricRows
-from anytime_jax.training.step import LAYERS, RELATIVE_UPDATES
+from anytime_jax.training.step import RELATIVE_UPDATES
 from anytime_jax.training.trackers import check_wandb, open_trackers
 
 MEANS = ("loss", "grad_norm", "clipped", "update_norm")
