@@ -29,6 +29,7 @@ from anytime_jax.storage.json_files import parse_json
 from anytime_jax.storage.paths import storage_path
 
 DIRECTORY = "records"
+LAYERS = "layers"  # first part of the names of measures: layers/LAYER/MEASURE
 TASKS = "tasks/"  # prefix of the names of scores: tasks/WEIGHTS/TASK/METRIC
 # eval/LABEL/NAME of an average that began late: the step at which it started, and its kernel error.
 SINCE, KERNEL_ERROR = "since", "kernel_error"

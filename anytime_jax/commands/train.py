@@ -13,7 +13,7 @@ import itertools
 import math
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -151,6 +151,8 @@ def _train(config: Config, arguments: argparse.Namespace) -> int:
         raise
     except Exception as error:
         if not processes.is_sign_of_loss(error):
+            if is_primary and config.layer_steps and isinstance(error, RunError):
+                _print_files(console, _draw_figures(config, read_records(config.directory)))
             raise
         raise lost_process_exit.make_error(error) from error
     return 0
@@ -175,12 +177,15 @@ def _report(config: Config, console: Console, outcome: Outcome) -> None:
     console.print(
         f"at {clock.describe(outcome.step)}: {reason}, after {format_duration(outcome.seconds)}"
     )
-    files = {"curves": _draw_curves(config, rows), "records": run_dir / "records"}
+    files = _draw_figures(config, rows) | {"records": run_dir / "records"}
     if config.log.tensorboard and can_append(run_dir):
         files["TensorBoard"] = run_dir / TENSORBOARD
-    for name, path in (files | {"checkpoints": run_dir / "checkpoints"}).items():
-        if path is not None:
-            console.print(f"  {name:12} {path}")
+    _print_files(console, files | {"checkpoints": run_dir / "checkpoints"})
+
+
+def _print_files(console: Console, files: Mapping[str, Path]) -> None:
+    for name, path in files.items():
+        console.print(f"  {name:12} {path}")
 
 
 def _runs_to_compare(config: Config, rows: Sequence[Row]) -> dict[str, Sequence[Row]]:
@@ -241,15 +246,18 @@ def _command(arguments: argparse.Namespace, stop: str | None = None, *more: str)
     return f"{arguments.program} {shlex.join(words)} (in every process, started as before)"
 
 
-def _draw_curves(config: Config, rows: Sequence[Row]) -> Path | None:
+def _draw_figures(config: Config, rows: Sequence[Row]) -> dict[str, Path]:
+    """Draws the figures for which there are records; returns them by name."""
     try:
         # Matplotlib takes half a second to import, which the first update need not wait.
-        from anytime_jax.commands import loss_figure
+        from anytime_jax.commands import layer_figure, loss_figure
 
         run_file = run_json.read_run_file(storage_path(config.directory))
         trunk = read_trunk(run_file.branch) if run_file else []
-        return loss_figure.draw(config.directory, config, rows, trunk)
-    except Exception as error:  # Matplotlib or the disk failed; the run itself has ended well
+        draws = {"curves": loss_figure.draw, "layers": layer_figure.draw}
+        paths = {x: draw(config.directory, config, rows, trunk) for x, draw in draws.items()}
+        return {name: path for name, path in paths.items() if path is not None}
+    except Exception as error:  # Matplotlib or the disk failed; how the run ended is known
         reason = f"{type(error).__name__}: {error}"
         print(f"the curves could not be drawn in {config.directory}: {reason}", flush=True)
-        return None
+        return {}

@@ -45,6 +45,7 @@ class Config(Settings):
       checkpoint_steps: updates between rolling checkpoints.
       keep_steps: updates between permanent checkpoints; None for the milestones only.
       log_steps: updates between rows of the records.
+      layer_steps: updates between rows with sizes of each layer; None for none.
     """
 
     directory: str
@@ -60,6 +61,7 @@ class Config(Settings):
     checkpoint_steps: int
     keep_steps: int | None
     log_steps: int
+    layer_steps: int | None
 
     def rate_at(self, step: int) -> float:
         """Returns the learning rate of the update after `step` updates."""
@@ -234,7 +236,7 @@ def _resolve(settings: Settings) -> Config:
     _check_rates(settings.schedule, learning_rate)
     last = learning_rate.end
     horizon = None if last is None else clock.step_of(last)
-    keep = settings.checkpoint.keep_every
+    keep, layers = settings.checkpoint.keep_every, settings.log.layers
     data = settings.data.mixture or settings.data.path
     stages, sources = make_run_stages(
         settings.model, data, settings.stages, branch.data, branch_step, clock
@@ -257,6 +259,7 @@ def _resolve(settings: Settings) -> Config:
         checkpoint_steps=_count_steps(clock, settings.checkpoint.every, "checkpoint.every"),
         keep_steps=None if keep == "never" else _count_steps(clock, keep, "checkpoint.keep_every"),
         log_steps=_count_steps(clock, settings.log.every, "log.every"),
+        layer_steps=None if layers == "never" else _count_steps(clock, layers, "log.layers"),
     )
     _check(config)
     return config

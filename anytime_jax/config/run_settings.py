@@ -200,12 +200,15 @@ class LogConfig:
       relative_updates: whether to record the norm of every parameter's update over its own norm.
       tensorboard: whether to write TensorBoard files too.
       wandb_project: Weights & Biases project to mirror to; empty for none.
+      layers: distance between rows with the sizes of each layer's weights, gradients and
+        activations, such as "100 steps"; or "never".
     """
 
     every: str = "20 steps"
     relative_updates: bool = False
     tensorboard: bool = True
     wandb_project: str = ""
+    layers: str = "never"
 
     def __post_init__(self) -> None:
         if self.wandb_project:

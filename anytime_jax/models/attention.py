@@ -46,6 +46,8 @@ _BLOCKS = 2
 _DETERMINISTIC_FLAGS = ("xla_gpu_deterministic_ops", "xla_gpu_exclude_nondeterministic_ops")
 # Sizes of splash attention's blocks of queries and keys, which must divide the length.
 _SPLASH_BLOCKS = (128, 256, 384, 512)
+# Queries whose scores `largest_logit` has in memory at once.
+_QUERIES = 128
 
 
 class Documents(NamedTuple):
@@ -413,6 +415,33 @@ def cached_attention(
     return _attend(q_BxLxHxK, k_BxMxHxK, v_BxMxHxK, causal_LxM, precision), cache
 
 
+def largest_logit(
+    q_BxLxHxK: jax.Array,
+    k_BxLxGxK: jax.Array,
+    precision: Precision,
+    documents: Documents | None = None,
+) -> jax.Array:
+    """Returns the largest score before the softmax of any query and a key that it attends to.
+
+    The kernels keep the scores to themselves, so they are computed again, for a few queries at a
+    time. Arguments are those of `causal_attention`.
+    """
+    length, heads, head_size = q_BxLxHxK.shape[1:]
+    k_BxLxHxK, positions_L = _repeat_heads(k_BxLxGxK, heads), jnp.arange(length)
+    ids_BxL = jnp.zeros(q_BxLxHxK.shape[:2], jnp.int32) if documents is None else documents.ids_BxL
+
+    def of_query(query: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
+        position, q_BxHxK, id_B = query
+        visible_BxM = (positions_L <= position) & (ids_BxL == id_B[:, None])
+        scores_BxHxM = mixed_einsum(
+            "bhk,bmhk->bhm", q_BxHxK, k_BxLxHxK, precision, round_result=False
+        )
+        return _scale_and_mask(scores_BxHxM, head_size, visible_BxM[:, None]).max()
+
+    queries = positions_L, q_BxLxHxK.swapaxes(0, 1), ids_BxL.T
+    return jax.lax.map(of_query, queries, batch_size=min(_QUERIES, length)).max()
+
+
 def _attend(
     q_BxLxHxK: jax.Array,
     k_BxMxHxK: jax.Array,
@@ -428,6 +457,6 @@ def _attend(
     return mixed_einsum("bhlm,bmhk->blhk", jax.nn.softmax(scores_BxHxLxM), v_BxMxHxK, precision)
 
 
-def _scale_and_mask(scores_BxHxLxM: jax.Array, head_size: int, visible: jax.Array) -> jax.Array:
-    scaled_BxHxLxM = scores_BxHxLxM * (1 / math.sqrt(head_size))
-    return jnp.where(visible, scaled_BxHxLxM, jnp.finfo(jnp.float32).min)
+def _scale_and_mask(scores: jax.Array, head_size: int, visible: jax.Array) -> jax.Array:
+    scaled = scores * (1 / math.sqrt(head_size))
+    return jnp.where(visible, scaled, jnp.finfo(jnp.float32).min)

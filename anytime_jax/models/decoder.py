@@ -19,6 +19,7 @@ import dataclasses
 import functools
 import math
 import operator
+from collections.abc import Callable
 from typing import Any, ClassVar, cast
 
 import jax
@@ -34,6 +35,7 @@ from anytime_jax.models.attention import (
     cached_attention,
     causal_attention,
     choose_implementation,
+    largest_logit,
     rotary_table,
     rotate,
 )
@@ -44,6 +46,7 @@ Params = dict[str, Any]
 Cache = dict[str, jax.Array]  # {"keys", "values"}, each NxBxMxGxK
 
 _RESIDUAL_AXES = ("batch", None, None)
+_MEASURES = "intermediates"  # the collection of Flax that `init` leaves out
 
 # Axis names by parameter name, for `sharding.parameter_shardings`. Leaves of "blocks" have the axis
 # of layers in front. Other parameters are small vectors, which are replicated.
@@ -121,6 +124,38 @@ def hidden_and_gradient_sums(
     return hidden_BxLxD, sums
 
 
+def measure_layers(
+    config: ModelConfig,
+    params: Params,
+    tokens_BxL: jax.Array,
+    constrain: ShardingConstraint = UNCONSTRAINED,
+    documents: Documents | None = None,
+) -> dict[str, Any]:
+    """Returns what the blocks measure in a forward pass, by name, float32 of shape N.
+
+    The layers run in a loop, whatever `layer_loop` says. A `Block` measures root mean squares:
+    "residual", the residual stream after it; "attention" and "mlp", what each adds to the stream.
+    Its "logit" is the largest score before the softmax.
+    """
+    block = _make_block(config, constrain, 0, documents)
+
+    def run_layer(x_BxLxD: jax.Array, of_layer: tuple[Params, jax.Array]) -> tuple[jax.Array, Any]:
+        params, layer = of_layer
+        (x_BxLxD, _), found = block.apply(
+            {"params": params}, x_BxLxD, layer, None, mutable=[_MEASURES]
+        )
+        return x_BxLxD, found[_MEASURES]
+
+    layers = params["blocks"], jnp.arange(config.layers)
+    return jax.lax.scan(run_layer, _embed(params, tokens_BxL, constrain), layers)[1]
+
+
+def root_mean_square(*arrays: jax.Array) -> jax.Array:
+    """Returns the root of the mean square of all elements, a float32 scalar."""
+    squares = (jnp.square(x.astype(jnp.float32)).sum() for x in arrays)
+    return jnp.sqrt(sum(squares, jnp.float32(0)) / sum(x.size for x in arrays))
+
+
 def apply_block(
     config: ModelConfig, params: Params, x_BxLxD: jax.Array, layer: int | jax.Array
 ) -> jax.Array:
@@ -195,9 +230,7 @@ def growing_matrices(config: ModelConfig) -> set[str]:
     Raises an InputError for a matrix whose axes are not in `parameter_axes`.
     """
     axes = parameter_axes(config)
-    leaves = jax.tree_util.tree_leaves_with_path(param_shapes(config)["blocks"])
-    names = {path[-1].key: leaf.ndim for path, leaf in leaves}
-    matrices = [name for name, ndim in names.items() if ndim > 2 and not name.endswith("_bias")]
+    matrices = [name for name, _ in block_matrices(param_shapes(config))]
     if unknown := [name for name in matrices if name not in axes]:
         raise InputError(
             f"parameter_axes of {type(config).__name__} does not name the axes of "
@@ -206,6 +239,13 @@ def growing_matrices(config: ModelConfig) -> set[str]:
             config.parametrization,
         )
     return {x for x in matrices if sum(axis in _GROWING_AXES for axis in axes[x]) > 1}
+
+
+def block_matrices(params: Params) -> list[tuple[str, Any]]:
+    """Returns the matrices of the blocks, stacked over layers, each after its name."""
+    leaves = jax.tree_util.tree_leaves_with_path(params["blocks"])
+    named = [(path[-1].key, leaf) for path, leaf in leaves]
+    return [(x, leaf) for x, leaf in named if leaf.ndim > 2 and not x.endswith("_bias")]
 
 
 def matrix_axes(config: ModelConfig) -> dict[str, tuple[int, int]]:
@@ -240,16 +280,7 @@ def _run(
     sums: Any = None,
 ) -> tuple[jax.Array, Cache | None, Any]:
     """Returns the residual stream after the final norm, the new cache, and the sums."""
-    block_type = block_class(config)
-    masks = block_type.masks_documents or block_type.attend is Block.attend
-    if documents is not None and not masks:
-        raise InputError(
-            f"the block of {type(config).__name__} has an attend of its own: let it use "
-            "self.documents and set masks_documents = True, or take 'join'",
-            "config.data.documents",
-            "mask",
-        )
-    block = block_type(config, constrain, position, documents, name="blocks")
+    block = _make_block(config, constrain, position, documents)
     is_unrolled = config.layer_loop == "unroll"
 
     def run_block(
@@ -265,9 +296,7 @@ def _run(
         policy = saveable if config.remat == "products" else None
         run_block = jax.checkpoint(run_block, policy=policy, prevent_cse=is_unrolled)
 
-    # The embedding is not split along the width, so that rows are looked up where the tokens are.
-    table_VxD = constrain(params["embedding"], ("vocabulary", None))
-    x_BxLxD = constrain(table_VxD[tokens_BxL], _RESIDUAL_AXES)
+    x_BxLxD = _embed(params, tokens_BxL, constrain)
     if is_unrolled:
         run_block = jax.jit(run_block, inline=True)  # traces one block
         blocks, caches = (_each_layer(config, x) for x in (params["blocks"], cache))
@@ -288,6 +317,32 @@ def _run(
         run_layer, (x_BxLxD, sums), (params["blocks"], jnp.arange(config.layers), cache)
     )
     return _final_norm(config, params, x_BxLxD), cache, sums
+
+
+def _make_block(
+    config: ModelConfig,
+    constrain: ShardingConstraint,
+    position: int | jax.Array,
+    documents: Documents | None,
+) -> "Block":
+    """Returns the block of a model; raises an InputError if it would not keep documents apart."""
+    block_type = block_class(config)
+    masks = block_type.masks_documents or block_type.attend is Block.attend
+    if documents is not None and not masks:
+        raise InputError(
+            f"the block of {type(config).__name__} has an attend of its own: let it use "
+            "self.documents and set masks_documents = True, or take 'join'",
+            "config.data.documents",
+            "mask",
+        )
+    return block_type(config, constrain, position, documents, name="blocks")
+
+
+def _embed(params: Params, tokens_BxL: jax.Array, constrain: ShardingConstraint) -> jax.Array:
+    """Returns the residual stream before the first block."""
+    # The embedding is not split along the width, so that rows are looked up where the tokens are.
+    table_VxD = constrain(params["embedding"], ("vocabulary", None))
+    return constrain(table_VxD[tokens_BxL], _RESIDUAL_AXES)
 
 
 def split_layers(config: ModelConfig, sums: Params) -> Params:
@@ -375,13 +430,28 @@ class Block(nn.Module):
         attn_norm, mlp_norm = Norm(cfg, name="attn_norm"), Norm(cfg, name="mlp_norm")
         if cfg.norm_first:
             attended_BxLxD, cache = self.attend(attn_norm(x_BxLxD), layer, cache)
-            x_BxLxD += attended_BxLxD
-            x_BxLxD += self.mlp(mlp_norm(x_BxLxD), layer)
         else:
             attended_BxLxD, cache = self.attend(x_BxLxD, layer, cache)
-            x_BxLxD += attn_norm(attended_BxLxD)
-            x_BxLxD += mlp_norm(self.mlp(x_BxLxD, layer))
+            attended_BxLxD = attn_norm(attended_BxLxD)
+        x_BxLxD += attended_BxLxD
+        if cfg.norm_first:
+            added_BxLxD = self.mlp(mlp_norm(x_BxLxD), layer)
+        else:
+            added_BxLxD = mlp_norm(self.mlp(x_BxLxD, layer))
+        x_BxLxD += added_BxLxD
+        self.measure("attention", root_mean_square, attended_BxLxD)
+        self.measure("mlp", root_mean_square, added_BxLxD)
+        self.measure("residual", root_mean_square, x_BxLxD)
         return self.constrain(x_BxLxD, _RESIDUAL_AXES), cache
+
+    def measure(self, name: str, function: Callable[..., jax.Array], *arrays: Any) -> None:
+        """Adds `function(*arrays)` to the measures of `measure_layers`; nothing in other programs.
+
+        The result is a scalar. An `attend` or `mlp` of your own can add measures too.
+        """
+        if self.is_mutable_collection(_MEASURES):
+            value = function(*arrays)
+            self.sow(_MEASURES, name, value, reduce_fn=lambda _, x: x, init_fn=lambda: value)
 
     @property
     def precision(self) -> Precision:
@@ -408,6 +478,8 @@ class Block(nn.Module):
         )
         heads = (q_BxLxHxK, k_BxLxGxK, v_BxLxGxK)
         if cache is None:
+            logit_inputs = q_BxLxHxK, k_BxLxGxK, self.precision, self.documents
+            self.measure("logit", largest_logit, *logit_inputs)
             implementation = choose_implementation(cfg, self.constrain.platform, L)
             out_BxLxHxK = causal_attention(
                 *heads, self.precision, implementation, self.constrain, self.documents

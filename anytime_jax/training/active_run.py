@@ -76,7 +76,7 @@ class Run:
     say: Callable[[str], None]
 
     def __post_init__(self) -> None:
-        self._compiled: dict[Any, jax.stages.Compiled] = {}  # by model and shape of the tokens
+        self._compiled: dict[Any, jax.stages.Compiled] = {}  # by function and shape of the tokens
 
     @contextlib.contextmanager
     def profiled(self, step: int) -> Iterator[None]:
@@ -102,22 +102,33 @@ class Run:
 
         The rates are scalars in host memory, which the call copies to the devices of this process.
         To put them on the devices of all processes first would cost a collective in every update.
+        The layers are measured, if it is time, before the update.
         """
         config = self.plan.config
-        rates, model = rates_at(config, step), config.stage_at(step).model
-        key = model, tokens.shape
+        program, every = self.plan.programs[config.stage_at(step).model], config.layer_steps
+        measures: dict[str, Any] = {}
+        if every is not None and (step + 1) % every == 0:
+            measures = self._call("layers", program.measure_layers, state.params, tokens)
+        state, metrics = self._call(
+            "update", program.train_step, state, tokens, rates_at(config, step)
+        )
+        return state, metrics | {metric_records.LAYERS: measures}
+
+    def _call(self, name: str, function: Any, state: Any, tokens: jax.Array, *more: Any) -> Any:
+        """Calls a jitted function, which is compiled first unless it was for such a batch."""
+        key = function, tokens.shape
         if key not in self._compiled:
             with self.recorder.paused():
-                train_step = self.plan.programs[model].train_step
-                self._compiled[key] = self._compile(train_step.lower(state, tokens, rates))
-        return self._compiled[key](state, tokens, rates)
+                lowered = function.lower(state, tokens, *more)
+                self._compiled[key] = self._compile(name, lowered)
+        return self._compiled[key](state, tokens, *more)
 
-    def _compile(self, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
-        self.say("update   compiling ...")
+    def _compile(self, name: str, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+        self.say(f"{name:8} compiling ...")
         began = time.perf_counter()
         compiled = lowered.compile()
         memory = describe_program(compiled, sharding.device_memory(self.plan.mesh))
-        self.say(f"update   compiled in {format_duration(time.perf_counter() - began)}: {memory}")
+        self.say(f"{name:8} compiled in {format_duration(time.perf_counter() - began)}: {memory}")
         return compiled
 
     @jax.profiler.annotate_function

@@ -4,9 +4,12 @@ import collections
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 
+from anytime_jax.checkpoints.metric_records import LAYERS
+from anytime_jax.checkpoints.tree_names import flatten_by_name
 from anytime_jax.training.step import RELATIVE_UPDATES, Metrics
 
 # Updates that may be under way on the device before the host waits for the oldest: enough to keep
@@ -19,7 +22,8 @@ _MEANS = ("loss", "grad_norm", "clipped", "update_norm")
 _LAST = {"lr": "lr", "spikes": "train/spikes", "skipped": "train/skipped"}
 
 
-# Number of an update, its metrics on the host, and the row to record if one is due.
+# Number of an update, its metrics on the host, and the row to record if one is due. Metrics of
+# layers are among the metrics, as `layers/0/weights` or `layers/head/weights`.
 Reading = tuple[int, dict[str, float], dict[str, float] | None]
 
 
@@ -87,6 +91,7 @@ class MetricRows:
         on_host = jax.device_get(on_device)
         relative_updates = on_host.pop(RELATIVE_UPDATES, ())
         names = self._parameters if len(relative_updates) else ()
+        layers = _name_layers(on_host.pop(LAYERS, {}))
         metrics = {name: float(value) for name, value in on_host.items()}
         if not metrics["consecutive_skips"]:  # a skipped update may have a loss of NaN
             of_parameters = {
@@ -102,7 +107,8 @@ class MetricRows:
             self._timed_tokens += self._tokens(step) - self._tokens(step - 1)
             if self._least_seconds is not None:
                 self._timed_least += self._least_seconds(step)
-        return step, metrics, self._row(metrics) if step % self._every == 0 else None
+        row = self._row(metrics) if step % self._every == 0 else None
+        return step, metrics | layers, row
 
     def _row(self, last: Mapping[str, float]) -> dict[str, float]:
         row = {f"train/{name}": math.fsum(v) / len(v) for name, v in self._interval.items()}
@@ -121,3 +127,14 @@ class MetricRows:
             now = time.perf_counter()
             self._seconds += now - self._clock
             self._clock = now
+
+
+def _name_layers(measures: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the metrics of `measure_layers` by name, with an entry for every layer."""
+    found = {}
+    for name, values in flatten_by_name(measures).items():
+        if values.ndim:
+            found |= {f"{LAYERS}/{i}/{name}": float(x) for i, x in enumerate(values)}
+        else:
+            found[f"{LAYERS}/{name}"] = float(values)
+    return found

@@ -242,6 +242,13 @@ class Objective:
         """Returns the sum of a batch's token losses, each row multiplied by its weight."""
         return jnp.sum(self.window_losses(params, tokens_BxT) * weights_B)
 
+    def measure_layers(self, params: Params, tokens_BxT: jax.Array) -> dict[str, Any]:
+        """Returns what the blocks measure on a batch, as `decoder.measure_layers`."""
+        inputs_BxL = self.constrain(tokens_BxT, ("batch", None))[:, :-1]
+        documents = self.rules.find(inputs_BxL)
+        params = self._gather(params)
+        return decoder.measure_layers(self.model, params, inputs_BxL, self.constrain, documents)
+
     def _constrained(self, **changes: Any) -> "Objective":
         return dataclasses.replace(self, constrain=dataclasses.replace(self.constrain, **changes))
 

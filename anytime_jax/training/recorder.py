@@ -13,6 +13,7 @@ from anytime_jax.averaging import Late
 from anytime_jax.checkpoints.checkpoint_reader import Meta
 from anytime_jax.checkpoints.metric_records import (
     KERNEL_ERROR,
+    LAYERS,
     SINCE,
     RecordWriter,
     describe_missing,
@@ -139,6 +140,9 @@ class Recorder:
 
     def _record(self, readings: Sequence[Reading]) -> None:
         for step, metrics, row in readings:
+            # Those of an update that ends the run are what explains its end.
+            if layers := {x: y for x, y in metrics.items() if x.startswith(f"{LAYERS}/")}:
+                self._write(step, layers)
             self._check_update(step, metrics)
             if row is not None:
                 self._write(step, row)

@@ -115,6 +115,7 @@ class Program:
       abstract_state: shapes, types and shardings of the state, without any array.
       train_step: `(state, tokens_BxT, rates) -> (state, metrics)`, with `state` donated; `rates`
         are `Rates`.
+      measure_layers: `(params, tokens_BxT) -> metrics` of every layer, as `measure_layers`.
       eval_step: `(params, tokens_BxT, weights_B) -> sum of token losses`, for any weight tree.
       window_losses: `(params, tokens_BxT) -> sum of the token losses of each window`.
       token_losses: `(params, tokens_BxT) -> (losses_BxL, is_hit_BxL)`: the loss of each token, and
@@ -129,6 +130,7 @@ class Program:
     init_from_params: Callable[[Params], TrainState]
     abstract_state: TrainState
     train_step: Any
+    measure_layers: Any
     eval_step: Any
     window_losses: Callable[[Params, jax.Array], jax.Array]
     token_losses: Callable[[Params, jax.Array], tuple[jax.Array, jax.Array]]
@@ -204,6 +206,7 @@ def make_program(
         shapes,
         shardings,
     )
+    microbatch_rows = config.batch_size // microbatches
     rows, replicated = sharding.batch_sharding(mesh), sharding.replicated(mesh)
     options, fast_options = compiler_options(mesh), fast_compiler_options(mesh)
     return Program(
@@ -220,12 +223,16 @@ def make_program(
         ),
         abstract_state=abstract_state,
         train_step=jax.jit(
-            functools.partial(
-                train_step, config, objective, rows=config.batch_size // microbatches
-            ),
+            functools.partial(train_step, config, objective, rows=microbatch_rows),
             in_shardings=(shardings, rows, replicated),
             out_shardings=(shardings, replicated),
             donate_argnums=0,
+            compiler_options=options,
+        ),
+        measure_layers=jax.jit(
+            functools.partial(measure_layers, config, objective, rows=microbatch_rows),
+            in_shardings=(shardings.params, rows),
+            out_shardings=replicated,
             compiler_options=options,
         ),
         eval_step=jax.jit(
@@ -263,8 +270,7 @@ def train_step(
     `rows` is the number of windows in a microbatch, counted as windows of the first length. A batch
     that has grown is computed in more microbatches of the same size.
     """
-    B, L = tokens_BxT.shape[0], tokens_BxT.shape[1] - 1
-    windows = B * L // config.clock.length  # of the first length
+    windows = _count_windows(config, tokens_BxT)
     microbatches = windows // rows
     loss, grads = objective.loss_and_gradient(
         state.params, tokens_BxT, microbatches, config.accumulation
@@ -302,6 +308,34 @@ def train_step(
         metrics[RELATIVE_UPDATES] = _relative_updates(updates, state.params)
     params = cast(Params, optax.apply_updates(state.params, updates))
     return TrainState(state.step + 1, params, opt_state), metrics
+
+
+def measure_layers(
+    config: Config, objective: Objective, params: Params, tokens_BxT: jax.Array, *, rows: int
+) -> dict[str, Any]:
+    """Returns metrics of every layer by name, before the update on a batch of windows.
+
+    Arrays have a number for each layer: "weights" and "gradients" are the root mean square of all
+    matrices of the block, and the others are what the blocks measure on the first microbatch
+    (`decoder.measure_layers`). The gradient is that of the whole batch, before the clip. Scalars
+    are of the embedding and the head, such as "head/weights". `rows` is that of `train_step`.
+    """
+    microbatches = _count_windows(config, tokens_BxT) // rows
+    _, grads = objective.loss_and_gradient(params, tokens_BxT, microbatches, config.accumulation)
+    measures = objective.measure_layers(params, tokens_BxT[::microbatches])
+    for name, tree in (("weights", params), ("gradients", grads)):
+        matrices = [matrix for _, matrix in decoder.block_matrices(tree)]
+        measures[name] = jax.vmap(decoder.root_mean_square)(*matrices)
+        for part in ("embedding", "head"):
+            if part in tree:
+                measures[f"{part}/{name}"] = decoder.root_mean_square(tree[part])
+    return measures
+
+
+def _count_windows(config: Config, tokens_BxT: jax.Array) -> int:
+    """Returns the number of windows of the first length that a batch has the tokens of."""
+    B, L = tokens_BxT.shape[0], tokens_BxT.shape[1] - 1
+    return B * L // config.clock.length
 
 
 def _relative_updates(updates: Any, params: Any) -> jax.Array:

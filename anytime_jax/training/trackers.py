@@ -5,6 +5,8 @@ Training writes each of these names at most once a step:
     updates      `train/loss`, `train/grad_norm`, `train/clipped`, `train/update_norm`,
                  `train/spikes`, `train/skipped`, `lr`, `tokens_per_s`, `mfu`; with
                  `log.relative_updates` also `train/relative_update/PARAMETER`
+    layers       `layers/0/weights`, `gradients`, `residual`, `attention`, `mlp` and `logit`, for
+                 each layer; `layers/embedding/weights`, `gradients`, and of the head
     evaluations  `eval/LABEL/loss`, `eval_seconds`; with several sets also `eval/SET/LABEL/loss`
 
 `evaluate --tasks` writes `tasks/WEIGHTS/TASK/METRIC` later, and replaces an earlier score.

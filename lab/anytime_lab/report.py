@@ -24,7 +24,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from anytime_jax.commands import argument_parser, config_file, loss_figure
+from anytime_jax.commands import argument_parser, config_file, layer_figure, loss_figure
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config.kinds import Trust
 from anytime_jax.config.run_config import Config
@@ -157,9 +157,11 @@ def _write_run(
     A failure of the forecast, the figures or the disk becomes a line; the losses are shown anyway.
     """
     parts: list[Part] = list(run_snapshot.describe(snapshot))
+    failure = f"the layers could not be drawn in {directory} (give another as --output)"
+    parts += _attempt(failure, lambda: _draw(layer_figure.draw, snapshot, directory))
     if snapshot.evaluated:
         failure = f"the curves could not be drawn in {directory} (give another as --output)"
-        parts += _attempt(failure, lambda: _draw_curves(snapshot, directory))
+        parts += _attempt(failure, lambda: _draw(loss_figure.draw, snapshot, directory))
         parts += _attempt("no forecast", lambda: _forecast(snapshot.run_dir, directory, trust))
     version = snapshot.rows[-1].step if snapshot.rows else 0
     body = "".join(_to_html(part, version) for part in parts) + _settings_html(snapshot.config)
@@ -180,8 +182,8 @@ def _attempt(failure: str, make: Callable[[], list[Part]]) -> list[Part]:
         return [f"  {failure}: {type(error).__name__}: {error}"]
 
 
-def _draw_curves(snapshot: Snapshot, directory: Path) -> list[Part]:
-    figure = loss_figure.draw(directory, snapshot.config, snapshot.rows, snapshot.trunk)
+def _draw(draw: Callable[..., Path | None], snapshot: Snapshot, directory: Path) -> list[Part]:
+    figure = draw(directory, snapshot.config, snapshot.rows, snapshot.trunk)
     return [] if figure is None else [figure]
 
 

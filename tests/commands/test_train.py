@@ -74,5 +74,5 @@ def test_curves_that_cannot_be_drawn_are_a_line(tmp_path, monkeypatch, capsys):
         raise KeyError("f7")
 
     monkeypatch.setattr(loss_figure, "draw", fail)
-    assert train._draw_curves(small_run.config(tmp_path), []) is None
+    assert train._draw_figures(small_run.config(tmp_path), []) == {}
     assert f"the curves could not be drawn in {tmp_path}: KeyError: 'f7'" in capsys.readouterr().out

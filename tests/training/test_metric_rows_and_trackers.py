@@ -17,7 +17,7 @@ from tensorboardX.proto import event_pb2, layout_pb2
 from training_runs import start
 
 from anytime_jax.checkpoints import run_json
-from anytime_jax.checkpoints.metric_records import RecordWriter, read_records
+from anytime_jax.checkpoints.metric_records import LAYERS, RecordWriter, read_records
 from anytime_jax.config import run_config
 from anytime_jax.config.kinds import NOBODY
 from anytime_jax.config.run_settings import LogConfig
@@ -105,6 +105,15 @@ def test_row_has_means_of_relative_updates():
     (_, row), *_ = rows(made.pause())
     assert [row[f"train/relative_update/{x}"] for x in ("blocks/qkv", "head")] == [2, 6]
     assert row["train/loss"] == mean_row([1, 2])["train/loss"]
+
+
+def test_measures_of_layers_are_named_by_layer():
+    measures = {"mlp": np.float32([1.0, 2.0]), "head/weights": np.float32(3.0)}
+    made = make_rows()
+    readings = made.push(1, on_device(1) | {LAYERS: measures}) + push(made, [2]) + made.pause()
+    named = {"layers/0/mlp": 1.0, "layers/1/mlp": 2.0, "layers/head/weights": 3.0}
+    of_layers = [{x: y for x, y in metrics.items() if "/" in x} for _, metrics, _ in readings]
+    assert of_layers == [named, {}]
 
 
 def test_push_reads_no_metric_younger_than_ahead():
