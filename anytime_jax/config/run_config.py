@@ -231,7 +231,7 @@ def _resolve(settings: Settings) -> Config:
     keep = settings.checkpoint.keep_every
     data = settings.data.mixture or settings.data.path
     stages, sources = make_run_stages(
-        settings.model, data, settings.stages, branch.data, branch_step, clock
+        settings.model, data, settings.stages, branch.stage, branch_step, clock
     )
     values: dict[str, Any] = {
         x.name: getattr(settings, x.name) for x in dataclasses.fields(Settings)
@@ -335,6 +335,8 @@ def _check(config: Config) -> None:
         allowed = f"a length that divides the {tokens:,} tokens of a microbatch (batch_size / "
         allowed += f"microbatches = {part} windows of {config.model.length})"
         name = "stages" if run_stage.step else "model.length"
+        if run_stage.step == config.branch_step and "length" in config.branch.stage:
+            name = "branch.change"
         require(tokens % length == 0, name, length, allowed)
     allowed = f"one sequence of model.length = {config.model.length}, or more"
     require(config.eval_windows(1, config.model.length), "eval.tokens", config.eval.tokens, allowed)
@@ -374,7 +376,7 @@ def _check(config: Config) -> None:
 def _check_branch(config: Config) -> None:
     known = all_settings() | declarations(Settings, config)
     allowed = [name for name, x in known.items() if x.facts.branch == "named"]
-    for name in config.branch.change:
+    for name in config.branch.named:
         hint = "; a branch keeps this one" if name in known else nearest(name, allowed)
         text = f'names of settings such as "schedule.peak", "optimizer.b2"{hint}'
         require(name in allowed, "branch.change", name, text)

@@ -19,12 +19,15 @@ from anytime_jax.config.kinds import Kind, Kinds
 from anytime_jax.config.mesh import MeshConfig
 from anytime_jax.config.model import MODELS, Dtype, ModelConfig
 from anytime_jax.config.settings_reader import ByName, Declaration, declarations, setting
-from anytime_jax.config.stages import check_sets
+from anytime_jax.config.stages import MODEL_FIELDS, check_sets
 from anytime_jax.errors import InputError
 from anytime_jax.optimizers.interface import Optimizer
 
 SCHEDULES = Kinds("schedule", schedules.Schedule, has_times=True)
 OPTIMIZERS = Kinds("optimizer", Optimizer, default="adamw")
+_STAGED = {f"model.{name}": name for name in MODEL_FIELDS}  # settings that begin with a branch
+_CHANGES = 'names of settings such as "schedule.peak", and of length and rotation the values from '
+_CHANGES += 'the branch point on, {"model.length": 4096, "model.rope_theta": 5e5}'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +88,9 @@ class BranchConfig:
         90% of the horizon of the branch.
       data: dataset or mixture to continue with; empty for the trunk's. A source that the trunk has
         read goes on where the trunk stopped reading it.
-      change: settings that differ from the trunk's on purpose, such as ("schedule.peak",).
+      change: settings that differ from the trunk's on purpose, such as ("schedule.peak",). Length
+        and rotation are given with their values from the branch point on: {"model.length": 4096,
+        "model.rope_theta": 5e5}, also model.rope_scaling.
     """
 
     from_run: str = setting("", identity=False)
@@ -101,6 +106,21 @@ class BranchConfig:
         if not self.from_run and names:
             value = getattr(self, names[0])
             raise InputError("it needs from_run, the directory of the trunk", names[0], value)
+        for x in self.change:
+            ok = isinstance(x, str) or (isinstance(x, tuple) and len(x) == 2 and x[0] in _STAGED)
+            ok = ok and x not in _STAGED
+            require(ok, "change", self.change, _CHANGES)
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The settings in `change` whose new value is at their own place."""
+        return tuple(x for x in self.change if isinstance(x, str))
+
+    @property
+    def stage(self) -> dict[str, Any]:
+        """What changes where the branch leaves its trunk, as an item of `stages` has it."""
+        stage = {_STAGED[x[0]]: x[1] for x in self.change if not isinstance(x, str)}
+        return stage | ({"mixture": self.data} if self.data else {})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 A branch is a run with a directory of its own. It starts with the weights, moments, averages, clock
 and position in the data of another run, its trunk. Only the decay of the learning rate is new, and
-the data if `branch.data` names another dataset. The trunk is never written to.
+what `branch.data` and `branch.change` say: data, length and rotation of a stage that begins where
+the branch leaves its trunk, and other settings by name. The trunk is never written to.
 """
 
 import dataclasses
@@ -69,7 +70,7 @@ def decay_settings(directory: str, point: str = "", trust: Trust = NOBODY) -> di
     path = checkpoint_listing.checkpoint_path(storage_path(directory), step)
     trunk = _settings_at(path, _readable_meta(path, run_file), trunk, run_file, trust)
     settings = trunk.to_dict()
-    if trunk.branch.data:  # the trunk is a branch itself
+    if trunk.branch.stage:  # the trunk is a branch itself
         mixture, settings["stages"] = stage_settings(trunk.run_stages, trunk.sources)
         settings["data"]["mixture"] = mixture
     sources = {path: run_file.find_source(name, path) for name, path in trunk.sources.items()}
@@ -222,7 +223,7 @@ def check_inheritance(config: Config, trunk: Config, step: int) -> None:
     differing = [
         name
         for name in sorted(theirs.keys() | ours.keys())
-        if theirs.get(name) != ours.get(name) and name not in config.branch.change
+        if theirs.get(name) != ours.get(name) and name not in config.branch.named
     ]
     if "optimizer.kind" in differing:  # and with it the settings that each kind takes
         differing = [x for x in differing if x == "optimizer.kind" or "optimizer." not in x]
@@ -245,7 +246,7 @@ def check_inheritance(config: Config, trunk: Config, step: int) -> None:
             "config.branch",
         )
     before, after = (x.rate_at(step) for x in (trunk, config))
-    is_named = {"schedule.kind", "schedule.peak"} & set(config.branch.change)
+    is_named = {"schedule.kind", "schedule.peak"} & set(config.branch.named)
     if abs(after - before) > _SAME_RATE * before and not is_named:
         raise InputError(
             f"the learning rate of the trunk is {before:.4g} at {config.clock.describe(step)}, and "
@@ -257,8 +258,8 @@ def check_inheritance(config: Config, trunk: Config, step: int) -> None:
 
 def _change_option(config: Config, *names: str) -> str:
     """Returns the option, quoted for a shell, with which a branch may change more settings."""
-    value = "".join(f'"{name}",' for name in (*config.branch.change, *names))
-    return f"--config.branch.change={shlex.quote(f'({value})')}"
+    value = repr((*config.branch.change, *names)).replace("'", '"')
+    return f"--config.branch.change={shlex.quote(value)}"
 
 
 def _inherited(config: Config) -> dict[str, Any]:
