@@ -21,7 +21,7 @@ from anytime_jax.config.model import ModelConfig
 from anytime_jax.config.run_settings import OPTIMIZERS, BranchConfig, Settings, all_settings
 from anytime_jax.config.settings_reader import Facts, declarations, flatten, read, to_dict
 from anytime_jax.config.stages import RunStage, make_run_stages
-from anytime_jax.data.mixture import DataStage, Mixture
+from anytime_jax.data.mixture import DataStage, Mixture, sample_numbers
 from anytime_jax.errors import InputError, format_value, nearest, within
 
 _LAST_CHECKED = 10**7  # updates of a schedule without an end
@@ -99,25 +99,35 @@ class Config(Settings):
             total, step = total + windows * count, step - count
         return total
 
+    def sample_number(self, read: int) -> int:
+        """Returns the number of the sample that is read after `read` others (`data.skip`)."""
+        return int(sample_numbers(np.array(read), self.data.skip))
+
+    def sample_after(self, step: int) -> int:
+        """Returns the number after the last sample of `step` updates; 0 before the first one."""
+        return self.sample_number(self.samples(step) - 1) + 1 if step else 0
+
     @functools.cached_property
     def mixture(self) -> Mixture:
         """The order in which the run reads its sources."""
         return Mixture(
             [
-                DataStage(self.samples(x.step), x.model.length, dict(x.weights))
+                DataStage(self.sample_after(x.step), x.model.length, dict(x.weights))
                 for x in self.run_stages
-            ]
+            ],
+            self.data.skip,
         )
 
     def windows_read(self, step: int) -> Iterator[tuple[RunStage, dict[str, int]]]:
         """Yields each stage of the first `step` updates, and windows read of each source by name.
 
-        Counts windows since the last change of length, up to `step` or the end of the stage.
+        Counts windows since the last change of length, up to `step` or the end of the stage, and
+        those that are left out.
         """
         for number, stage in enumerate(self.run_stages):
             if number == 0 or stage.step < step:
                 end = min([step, *(x.step for x in self.run_stages[number + 1 : number + 2])])
-                yield stage, self.mixture.counts(self.samples(end), number)
+                yield stage, self.mixture.counts(self.sample_after(end), number)
 
     @property
     def sets(self) -> dict[str, str]:

@@ -55,6 +55,8 @@ class DataConfig:
         the last one, or "refuse" it, which ends the run.
       repeat: whether to begin another pass when the windows of a source are used up; otherwise the
         run stops.
+      skip: samples to leave out, by their numbers in the messages of bad updates: ((3200, 3231),)
+        leaves out 32, which the run must not have read.
     """
 
     path: str = setting("data/c4-t5", identity=False)
@@ -69,6 +71,7 @@ class DataConfig:
     most_documents: int = setting(64, branch="named")
     surplus: Literal["merge", "refuse"] = setting("merge", identity=False)
     repeat: bool = setting(False, identity=False)  # the paper never repeats data
+    skip: tuple = setting((), identity=False, branch="free")
 
     def __post_init__(self) -> None:
         require_directory("path", self.path)
@@ -76,6 +79,12 @@ class DataConfig:
         require(ok, "builtin_megabytes", self.builtin_megabytes, "megabytes of text, 0 for none")
         require_count("seed", self.seed)
         require_count("most_documents", self.most_documents, least=2)
+        least = 0
+        for x in self.skip:
+            ok = isinstance(x, tuple) and len(x) == 2 and all(type(y) is int for y in x)
+            ok = ok and least <= x[0] <= x[1] < 2**62
+            require(ok, "skip", self.skip, "((3200, 3231), ...), first and last sample, in order")
+            least = x[1] + 1
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,6 +22,7 @@ from anytime_jax.config.stages import stage_settings
 from anytime_jax.data.dataset_info import DatasetInfo
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.storage.paths import absolute_path, storage_path
+from anytime_jax.training import run_data
 
 _SAME_RATE = 1e-6  # relative
 
@@ -192,8 +193,8 @@ def check_data(
 ) -> None:
     """Raises an InputError unless the data of a branch fit its trunk.
 
-    Up to the trunk's step, the stages of the branch, `stages`, must be those of the trunk. Every
-    dataset must have the trunk's vocabulary.
+    Up to the trunk's step, the stages of the branch, `stages`, and the samples that it leaves out
+    must be those of the trunk. Every dataset must have the trunk's vocabulary.
     """
     if trunk.meta is None:
         return
@@ -205,6 +206,7 @@ def check_data(
             "config.branch.data",
             "config.data",
         )
+    run_data.check_skip(config, trunk.meta.config, trunk.step)
     for name, dataset in datasets.items():
         if trunk.meta.vocabulary != dataset.vocabulary_sha256:
             raise InputError(

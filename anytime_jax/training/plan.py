@@ -237,6 +237,7 @@ def make_plan(
         run_ownership.check_identity(run_dir, run_file, plan.identity)
         if run_file:
             run_file.check_stages(plan.stages, step)
+            run_data.check_skip(config, run_file.config, step)
         if not (saved_step or fall_back):
             preflight.check_not_lost(config, run_dir, step)
         if profile:
