@@ -358,6 +358,8 @@ def _check(config: Config) -> None:
         allowed = f"another name than those of weights: {', '.join(labels)}"
         setting = "eval.sets" if config.eval.sets else "data.mixture"
         require(name not in labels, setting, name, allowed)
+    if exported := config.checkpoint.export:
+        require(exported in labels, "checkpoint.export", exported, f"one of {', '.join(labels)}")
     if config.model.parametrization == "mup" and not config.follows_width:
         raise InputError(
             'it has no rule for the width, and model.parametrization = "mup" needs one: give a '

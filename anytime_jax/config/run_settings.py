@@ -210,11 +210,14 @@ class CheckpointConfig:
       keep: number of rolling checkpoints that are kept.
       keep_every: distance between checkpoints that are kept for ever, besides the milestones (1x,
         2x, 4x, ..., and 90% of each); or "never".
+      export: stored weights, "last" or an average, that are exported at milestones and at the stop,
+        into `exports/` of the run; empty for none.
     """
 
     every: str = "1000 steps"
     keep: int = 2
     keep_every: str = "never"
+    export: str = ""
 
     def __post_init__(self) -> None:
         require_count("keep", self.keep, least=1)
