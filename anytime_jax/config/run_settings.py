@@ -25,7 +25,7 @@ from anytime_jax.optimizers.interface import Optimizer
 
 SCHEDULES = Kinds("schedule", schedules.Schedule, has_times=True)
 OPTIMIZERS = Kinds("optimizer", Optimizer, default="adamw")
-_STAGED = {f"model.{name}": name for name in MODEL_FIELDS}  # settings that begin with a branch
+STAGED = {f"model.{name}": name for name in MODEL_FIELDS}  # settings that begin with a branch
 _CHANGES = 'names of settings such as "schedule.peak", and of length and rotation the values from '
 _CHANGES += 'the branch point on, {"model.length": 4096, "model.rope_theta": 5e5}'
 
@@ -116,8 +116,8 @@ class BranchConfig:
             value = getattr(self, names[0])
             raise InputError("it needs from_run, the directory of the trunk", names[0], value)
         for x in self.change:
-            ok = isinstance(x, str) or (isinstance(x, tuple) and len(x) == 2 and x[0] in _STAGED)
-            ok = ok and x not in _STAGED
+            ok = isinstance(x, str) or (isinstance(x, tuple) and len(x) == 2 and x[0] in STAGED)
+            ok = ok and x not in STAGED
             require(ok, "change", self.change, _CHANGES)
 
     @property
@@ -128,7 +128,7 @@ class BranchConfig:
     @property
     def stage(self) -> dict[str, Any]:
         """What changes where the branch leaves its trunk, as an item of `stages` has it."""
-        stage = {_STAGED[x[0]]: x[1] for x in self.change if not isinstance(x, str)}
+        stage = {STAGED[x[0]]: x[1] for x in self.change if not isinstance(x, str)}
         return stage | ({"mixture": self.data} if self.data else {})
 
 

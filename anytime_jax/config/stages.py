@@ -19,7 +19,8 @@ from anytime_jax.errors import within
 MODEL_FIELDS = ("length", "rope_theta", "rope_scaling")  # of a model, that a stage may change
 _BY_NAME = setting_type(ByName)
 _CHANGES = (*MODEL_FIELDS, "mixture")
-_NAME = "[A-Za-z0-9_][A-Za-z0-9_.-]{0,40}"
+_LONGEST = 60  # characters of a name
+_NAME = f"[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{_LONGEST - 1}}}"
 _NAMES = "a name of letters, digits, '_', '.' and '-'"
 _STAGES = '{"8x": {"length": 4096}, "16x": {"mixture": {...}}}, changes by the point at which they '
 _STAGES += f"begin, of {', '.join(_CHANGES)}"
@@ -129,7 +130,9 @@ def _read_mixture(
         require(twin == source, name, source, f"one source for {path!r}, as {twin!r} is")
 
     if isinstance(value, str):
-        by_path = re.sub("[^A-Za-z0-9.-]+", "_", value).strip("_")[-60:] or "data"
+        by_path = (
+            re.sub("[^A-Za-z0-9.-]+", "_", value).strip("_")[-_LONGEST:].lstrip(".-") or "data"
+        )
         source = named.get(value, by_path)
         add(source, value)
         return ((source, 1),)

@@ -18,6 +18,7 @@ from anytime_jax.checkpoints.checkpoint_reader import Meta
 from anytime_jax.checkpoints.run_json import BranchPoint, RunFile, StageEntry
 from anytime_jax.config.kinds import NOBODY, Trust
 from anytime_jax.config.run_config import Config, build_saved
+from anytime_jax.config.run_settings import STAGED
 from anytime_jax.config.stages import stage_settings
 from anytime_jax.data.dataset_info import DatasetInfo
 from anytime_jax.errors import InputError, RunError
@@ -236,6 +237,8 @@ def check_inheritance(config: Config, trunk: Config, step: int) -> None:
         advice = "set them back"
         if allowed:
             advice += f", or name what you mean to change: {_change_option(config, *allowed)}"
+        if staged := tuple((name, ours[name]) for name in differing if name in STAGED):
+            advice += f", and begin a stage with the branch: {_change_option(config, *staged)}"
         raise InputError(
             f"the settings of the trunk differ ({'; '.join(changes)}): {advice}", "config.branch"
         )
@@ -258,7 +261,7 @@ def check_inheritance(config: Config, trunk: Config, step: int) -> None:
         )
 
 
-def _change_option(config: Config, *names: str) -> str:
+def _change_option(config: Config, *names: Any) -> str:
     """Returns the option, quoted for a shell, with which a branch may change more settings."""
     value = repr((*config.branch.change, *names)).replace("'", '"')
     return f"--config.branch.change={shlex.quote(value)}"

@@ -209,6 +209,18 @@ def test_longer_windows_resume_bitwise(lengthened, trunk, dataset, tmp_path):
     assert bits(tmp_path / "cut", 20) == bits(lengthened[0], 20)
 
 
+def test_a_branch_with_longer_windows_is_decayed_too(trunk, dataset, tmp_path, monkeypatch):
+    """Bitwise as a run that has their stage and the decay."""
+    longer = {"branch__at": "20 steps", "branch__change": {"model.length": 16}}
+    leave(tmp_path / "on", trunk, dataset, stop="36 steps", **longer)
+    monkeypatch.setattr(plan_lib, "make_program", recording)  # compiled once
+    config = decay(tmp_path / "on", f"--config.run_dir={tmp_path / 'run'}")
+    assert loop.train(config, mesh=small_run.mesh()) == Outcome(40, "stop")
+    whole = {**DECAY, "decay__floor": 0.0, "decay__horizon": "4x"}
+    start(tmp_path / "whole", dataset, **whole, stages={"20 steps": {"length": 16}})
+    assert bits(tmp_path / "run", 40) == bits(tmp_path / "whole", 40)
+
+
 def test_longer_windows_replace_the_later_lengths_of_the_trunk(trunk):
     """A branch has its values in place of those of stages from its point on."""
     later = {"1x": {"length": 4}, "3x": {"length": 32, "rope_theta": 1e6}}
