@@ -21,7 +21,7 @@ from anytime_jax.config.model import ModelConfig
 from anytime_jax.config.run_settings import OPTIMIZERS, BranchConfig, Settings, all_settings
 from anytime_jax.config.settings_reader import Facts, declarations, flatten, read, to_dict
 from anytime_jax.config.stages import RunStage, make_run_stages
-from anytime_jax.data.mixture import DataStage, Mixture
+from anytime_jax.data.mixture import DataStage, Mixture, sample_numbers
 from anytime_jax.errors import InputError, format_value, nearest, within
 
 _LAST_CHECKED = 10**7  # updates of a schedule without an end
@@ -101,25 +101,35 @@ class Config(Settings):
             total, step = total + windows * count, step - count
         return total
 
+    def sample_number(self, read: int) -> int:
+        """Returns the number of the sample that is read after `read` others (`data.skip`)."""
+        return int(sample_numbers(np.array(read), self.data.skip))
+
+    def sample_after(self, step: int) -> int:
+        """Returns the number after the last sample of `step` updates; 0 before the first one."""
+        return self.sample_number(self.samples(step) - 1) + 1 if step else 0
+
     @functools.cached_property
     def mixture(self) -> Mixture:
         """The order in which the run reads its sources."""
         return Mixture(
             [
-                DataStage(self.samples(x.step), x.model.length, dict(x.weights))
+                DataStage(self.sample_after(x.step), x.model.length, dict(x.weights))
                 for x in self.run_stages
-            ]
+            ],
+            self.data.skip,
         )
 
     def windows_read(self, step: int) -> Iterator[tuple[RunStage, dict[str, int]]]:
         """Yields each stage of the first `step` updates, and windows read of each source by name.
 
-        Counts windows since the last change of length, up to `step` or the end of the stage.
+        Counts windows since the last change of length, up to `step` or the end of the stage, and
+        those that are left out.
         """
         for number, stage in enumerate(self.run_stages):
             if number == 0 or stage.step < step:
                 end = min([step, *(x.step for x in self.run_stages[number + 1 : number + 2])])
-                yield stage, self.mixture.counts(self.samples(end), number)
+                yield stage, self.mixture.counts(self.sample_after(end), number)
 
     @property
     def sets(self) -> dict[str, str]:
@@ -239,7 +249,7 @@ def _resolve(settings: Settings) -> Config:
     keep, layers = settings.checkpoint.keep_every, settings.log.layers
     data = settings.data.mixture or settings.data.path
     stages, sources = make_run_stages(
-        settings.model, data, settings.stages, branch.data, branch_step, clock
+        settings.model, data, settings.stages, branch.stage, branch_step, clock
     )
     values: dict[str, Any] = {
         x.name: getattr(settings, x.name) for x in dataclasses.fields(Settings)
@@ -344,6 +354,8 @@ def _check(config: Config) -> None:
         allowed = f"a length that divides the {tokens:,} tokens of a microbatch (batch_size / "
         allowed += f"microbatches = {part} windows of {config.model.length})"
         name = "stages" if run_stage.step else "model.length"
+        if run_stage.step == config.branch_step and "length" in config.branch.stage:
+            name = "branch.change"
         require(tokens % length == 0, name, length, allowed)
     allowed = f"one sequence of model.length = {config.model.length}, or more"
     require(config.eval_windows(1, config.model.length), "eval.tokens", config.eval.tokens, allowed)
@@ -355,6 +367,8 @@ def _check(config: Config) -> None:
         allowed = f"another name than those of weights: {', '.join(labels)}"
         setting = "eval.sets" if config.eval.sets else "data.mixture"
         require(name not in labels, setting, name, allowed)
+    if exported := config.checkpoint.export:
+        require(exported in labels, "checkpoint.export", exported, f"one of {', '.join(labels)}")
     if config.model.parametrization == "mup" and not config.follows_width:
         raise InputError(
             'it has no rule for the width, and model.parametrization = "mup" needs one: give a '
@@ -383,7 +397,7 @@ def _check(config: Config) -> None:
 def _check_branch(config: Config) -> None:
     known = all_settings() | declarations(Settings, config)
     allowed = [name for name, x in known.items() if x.facts.branch == "named"]
-    for name in config.branch.change:
+    for name in config.branch.named:
         hint = "; a branch keeps this one" if name in known else nearest(name, allowed)
         text = f'names of settings such as "schedule.peak", "optimizer.b2"{hint}'
         require(name in allowed, "branch.change", name, text)

@@ -19,12 +19,15 @@ from anytime_jax.config.kinds import Kind, Kinds
 from anytime_jax.config.mesh import MeshConfig
 from anytime_jax.config.model import MODELS, Dtype, ModelConfig
 from anytime_jax.config.settings_reader import ByName, Declaration, declarations, setting
-from anytime_jax.config.stages import check_sets
+from anytime_jax.config.stages import MODEL_FIELDS, check_sets
 from anytime_jax.errors import InputError
 from anytime_jax.optimizers.interface import Optimizer
 
 SCHEDULES = Kinds("schedule", schedules.Schedule, has_times=True)
 OPTIMIZERS = Kinds("optimizer", Optimizer, default="adamw")
+STAGED = {f"model.{name}": name for name in MODEL_FIELDS}  # settings that begin with a branch
+_CHANGES = 'names of settings such as "schedule.peak", and of length and rotation the values from '
+_CHANGES += 'the branch point on, {"model.length": 4096, "model.rope_theta": 5e5}'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +55,8 @@ class DataConfig:
         the last one, or "refuse" it, which ends the run.
       repeat: whether to begin another pass when the windows of a source are used up; otherwise the
         run stops.
+      skip: samples to leave out, by their numbers in the messages of bad updates: ((3200, 3231),)
+        leaves out 32, which the run must not have read.
     """
 
     path: str = setting("data/c4-t5", identity=False)
@@ -66,6 +71,7 @@ class DataConfig:
     most_documents: int = setting(64, branch="named")
     surplus: Literal["merge", "refuse"] = setting("merge", identity=False)
     repeat: bool = setting(False, identity=False)  # the paper never repeats data
+    skip: tuple = setting((), identity=False, branch="free")
 
     def __post_init__(self) -> None:
         require_directory("path", self.path)
@@ -73,6 +79,12 @@ class DataConfig:
         require(ok, "builtin_megabytes", self.builtin_megabytes, "megabytes of text, 0 for none")
         require_count("seed", self.seed)
         require_count("most_documents", self.most_documents, least=2)
+        least = 0
+        for x in self.skip:
+            ok = isinstance(x, tuple) and len(x) == 2 and all(type(y) is int for y in x)
+            ok = ok and least <= x[0] <= x[1] < 2**62
+            require(ok, "skip", self.skip, "((3200, 3231), ...), first and last sample, in order")
+            least = x[1] + 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +97,9 @@ class BranchConfig:
         90% of the horizon of the branch.
       data: dataset or mixture to continue with; empty for the trunk's. A source that the trunk has
         read goes on where the trunk stopped reading it.
-      change: settings that differ from the trunk's on purpose, such as ("schedule.peak",).
+      change: settings that differ from the trunk's on purpose, such as ("schedule.peak",). Length
+        and rotation are given with their values from the branch point on: {"model.length": 4096,
+        "model.rope_theta": 5e5}, also model.rope_scaling.
     """
 
     from_run: str = setting("", identity=False)
@@ -101,6 +115,21 @@ class BranchConfig:
         if not self.from_run and names:
             value = getattr(self, names[0])
             raise InputError("it needs from_run, the directory of the trunk", names[0], value)
+        for x in self.change:
+            ok = isinstance(x, str) or (isinstance(x, tuple) and len(x) == 2 and x[0] in STAGED)
+            ok = ok and x not in STAGED
+            require(ok, "change", self.change, _CHANGES)
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The settings in `change` whose new value is at their own place."""
+        return tuple(x for x in self.change if isinstance(x, str))
+
+    @property
+    def stage(self) -> dict[str, Any]:
+        """What changes where the branch leaves its trunk, as an item of `stages` has it."""
+        stage = {STAGED[x[0]]: x[1] for x in self.change if not isinstance(x, str)}
+        return stage | ({"mixture": self.data} if self.data else {})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,11 +210,14 @@ class CheckpointConfig:
       keep: number of rolling checkpoints that are kept.
       keep_every: distance between checkpoints that are kept for ever, besides the milestones (1x,
         2x, 4x, ..., and 90% of each); or "never".
+      export: stored weights, "last" or an average, that are exported at milestones and at the stop,
+        into `exports/` of the run; empty for none.
     """
 
     every: str = "1000 steps"
     keep: int = 2
     keep_every: str = "never"
+    export: str = ""
 
     def __post_init__(self) -> None:
         require_count("keep", self.keep, least=1)

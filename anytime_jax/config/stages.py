@@ -19,7 +19,8 @@ from anytime_jax.errors import within
 MODEL_FIELDS = ("length", "rope_theta", "rope_scaling")  # of a model, that a stage may change
 _BY_NAME = setting_type(ByName)
 _CHANGES = (*MODEL_FIELDS, "mixture")
-_NAME = "[A-Za-z0-9_][A-Za-z0-9_.-]{0,40}"
+_LONGEST = 60  # characters of a name
+_NAME = f"[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{_LONGEST - 1}}}"
 _NAMES = "a name of letters, digits, '_', '.' and '-'"
 _STAGES = '{"8x": {"length": 4096}, "16x": {"mixture": {...}}}, changes by the point at which they '
 _STAGES += f"begin, of {', '.join(_CHANGES)}"
@@ -44,34 +45,34 @@ def make_run_stages(
     model: ModelConfig,
     data: str | ByName,
     changes: ByName,
-    branch_data: str | ByName,
+    branch: Mapping[str, Any],
     branch_step: int | None,
     clock: Clock,
 ) -> tuple[tuple[RunStage, ...], dict[str, str]]:
     """Returns the stages of a run, the first at step 0, and the dataset of every source by name.
 
     `data` is the first mixture, or the path of the only source; `changes` is the setting `stages`.
-    From `branch_step` on, a branch reads `branch_data`, if given, in place of its mixtures. Raises
-    an InputError for malformed changes, for two changes at one update, and for two sources with the
-    same name or the same dataset.
+    From `branch_step` on, a branch has the values of `branch` in place of those of its stages.
+    Raises an InputError for malformed changes, for two changes at one update, and for two sources
+    with the same name or the same dataset.
     """
     by_step = dict(_read_changes(changes, clock))
-    if branch_data:
+    if branch:
         assert branch_step is not None
         for step, change in by_step.items():
             if step >= branch_step:
-                change.pop("mixture", None)
-        by_step.setdefault(branch_step, {})["mixture"] = branch_data
+                by_step[step] = {x: y for x, y in change.items() if x not in branch}
+        by_step.setdefault(branch_step, {}).update(branch)
     paths: dict[str, str] = {}
     stages = [RunStage(0, model, _read_mixture(data, "data.mixture", paths))]
     for step, change in sorted(by_step.items()):
         weights = stages[-1].weights
         if mixture := change.pop("mixture", ()):
-            name = "branch.data" if step == branch_step and branch_data else "stages"
+            name = "branch.data" if step == branch_step and "mixture" in branch else "stages"
             weights = _read_mixture(mixture, name, paths)
-        elif not change:  # its mixture is the one that a branch does not have
+        elif not change:  # a branch has none of its values
             continue
-        with within("stages"):
+        with within("branch.change" if step == branch_step and branch else "stages"):
             later = dataclasses.replace(stages[-1].model, **change)
         stages.append(RunStage(step, later, weights))
     return tuple(stages), paths
@@ -129,7 +130,9 @@ def _read_mixture(
         require(twin == source, name, source, f"one source for {path!r}, as {twin!r} is")
 
     if isinstance(value, str):
-        by_path = re.sub("[^A-Za-z0-9.-]+", "_", value).strip("_")[-60:] or "data"
+        by_path = (
+            re.sub("[^A-Za-z0-9.-]+", "_", value).strip("_")[-_LONGEST:].lstrip(".-") or "data"
+        )
         source = named.get(value, by_path)
         add(source, value)
         return ((source, 1),)

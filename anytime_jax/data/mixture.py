@@ -114,12 +114,26 @@ def interleave(weights: Sequence[int]) -> np.ndarray:
     return order
 
 
+def sample_numbers(read: np.ndarray, skip: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Returns the numbers of the samples that are read after `read` others.
+
+    `skip` has the first and the last number of ranges that are left out, in order.
+
+    Examples:
+      >>> sample_numbers(np.arange(5), [(1, 2), (5, 5)])
+      array([0, 3, 4, 6, 7])
+    """
+    for first, last in skip:
+        read = read + (read >= first) * (last - first + 1)
+    return read
+
+
 @dataclasses.dataclass(frozen=True)
 class DataStage:
     """Part of a run with one mixture and one length of windows.
 
     Attributes:
-      first: number of samples before the stage.
+      first: number of the first sample of the stage.
       length: L, in tokens.
       weights: whole weight of each source, as `whole_weights` returns them; a source that is not
         named is not read.
@@ -157,10 +171,11 @@ class Mixture:
 
     Args:
       stages: the parts of the run in order; the first one has `first = 0`.
+      skip: ranges of samples that are not read, as `sample_numbers` takes them.
     """
 
-    def __init__(self, stages: Sequence[DataStage]):
-        self.stages = tuple(stages)
+    def __init__(self, stages: Sequence[DataStage], skip: Sequence[tuple[int, int]] = ()):
+        self.stages, self.skip = tuple(stages), tuple(skip)
         self._before: list[dict[str, int]] = [{}]  # samples of each source before each stage
         for stage, after in itertools.pairwise(self.stages):
             counts = self._add(stage, self._before[-1], after.first - stage.first)

@@ -19,7 +19,7 @@ import numpy as np
 
 from anytime_jax.checks import require_bool
 from anytime_jax.data.dataset_info import DatasetInfo
-from anytime_jax.data.mixture import DataStage, Mixture
+from anytime_jax.data.mixture import DataStage, Mixture, sample_numbers
 from anytime_jax.data.token_arrays import TokenReader
 from anytime_jax.errors import InputError, RunError
 
@@ -139,15 +139,15 @@ class Windows:
         )
 
     def batch(self, first: int, size: int, rows: Rows = slice(None)) -> np.ndarray:
-        """Reads samples `first` to `first + size − 1`, all of one stage.
+        """Reads the `size` samples that follow the first `first` ones, all of one stage.
 
         Args:
-          first: number of samples before this batch.
+          first: number of samples read before this batch.
           size: number of samples, over all processes.
           rows: index of the rows to read, such as those of this process; all by default.
 
         Returns:
-          tokens_BxW: int32; row i is sample `first + i`.
+          tokens_BxW: int32; row i is sample `first + i`, if the mixture skips none.
 
         Raises:
           DataExhausted: a dataset has too few windows for the batch.
@@ -157,11 +157,12 @@ class Windows:
             raise InputError(
                 f"batch of {size} samples at {first}; give a size from 1 and samples from 0"
             )
-        number = self._mixture.stage_of(first)
+        samples = sample_numbers(np.arange(first, first + size), self._mixture.skip)
+        number = self._mixture.stage_of(int(samples[0]))
         length = self._mixture.stages[number].length
         if not self._repeat:
-            self._check_end(first + size, number)
-        samples = np.arange(first, first + size)[rows]
+            self._check_end(int(samples[-1]) + 1, number)
+        samples = samples[rows]
         if not len(samples):
             return np.empty((0, length + 1), np.int32)
         datasets, positions = self.locate(samples)

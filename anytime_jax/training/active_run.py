@@ -31,9 +31,17 @@ from anytime_jax.errors import RunError
 from anytime_jax.formatting import format_duration
 from anytime_jax.storage.paths import absolute_path, storage_path
 from anytime_jax.train_state import TrainState
-from anytime_jax.training import due_steps, preflight, pretrained, run_data, signals
+from anytime_jax.training import (
+    due_steps,
+    milestone_exports,
+    preflight,
+    pretrained,
+    run_data,
+    signals,
+)
 from anytime_jax.training.due_steps import Event
 from anytime_jax.training.evaluator import RunEvaluators, weight_trees
+from anytime_jax.training.milestone_exports import MilestoneExports
 from anytime_jax.training.plan import Plan, make_plan
 from anytime_jax.training.plan_summary import print_summary
 from anytime_jax.training.profiler import Profiler
@@ -42,6 +50,8 @@ from anytime_jax.training.recorder import Recorder
 from anytime_jax.training.run_failures import LastCheckpoint
 from anytime_jax.training.state_memory import describe_program
 from anytime_jax.training.step import Metrics, rates_at
+
+_POLL_SECONDS = 0.2  # between looks at the last exports
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -57,6 +67,7 @@ class Run:
       misses_evaluation: whether an evaluation was due at the plan's step and has not been made.
       about: metadata that every checkpoint of the run has.
       confirm_start: raises a RunError if another start has taken over.
+      exports: exports at milestones; None in processes that make none.
     """
 
     plan: Plan
@@ -74,6 +85,7 @@ class Run:
     last: LastCheckpoint
     confirm_start: Callable[[], None]
     say: Callable[[str], None]
+    exports: MilestoneExports | None
 
     def __post_init__(self) -> None:
         self._compiled: dict[Any, jax.stages.Compiled] = {}  # by function and shape of the tokens
@@ -153,6 +165,8 @@ class Run:
             )
             self.checkpoints.save(state, meta)
         self.last.step = step
+        if self.exports and milestone_exports.is_due(config, step, self.plan.stop):
+            self.exports.add(step)
 
     @jax.profiler.annotate_function
     def evaluate(self, step: int, state: TrainState) -> None:
@@ -167,9 +181,15 @@ class Run:
                     self.recorder.record_losses(step, losses, time.perf_counter() - began)
 
     def finish(self, step: int, state: TrainState) -> None:
-        """Saves the state unless it is saved already."""
+        """Saves the state unless it is saved already; at the stop, waits for the exports."""
         if step > self.last.step:
             self.save(step, state)
+        if self.plan.config.checkpoint.export and step >= self.plan.stop:
+            self.checkpoints.wait()
+            while not processes.broadcast(self.exports is None or self.exports.is_done):
+                if self.interrupted():
+                    break
+                time.sleep(_POLL_SECONDS)
 
 
 @contextlib.contextmanager
@@ -205,6 +225,10 @@ def open_run(
             if processes.is_primary():
                 run_ownership.confirm(run_dir, start.id)
 
+        exports = None
+        if config.checkpoint.export and processes.is_primary():
+            exports = MilestoneExports(config, display.say)
+            stack.callback(exports.close)
         checkpoints = CheckpointManager(run_dir, retention_policy(config), display.say)
         stack.callback(checkpoints.close)
         abstract_state = plan.program.abstract_state
@@ -234,6 +258,9 @@ def open_run(
         misses_evaluation = (is_first or evaluations.due(plan.step)) and not processes.broadcast(
             metric_records.is_evaluated(run_dir, plan.step)
         )
+        if exports:
+            for step in milestone_exports.missing(config, plan.stop):
+                exports.add(step)
         profiler = Profiler(run_dir, plan.profile, display.say)
         stack.callback(profiler.close)
         stack.enter_context(display)
@@ -253,6 +280,7 @@ def open_run(
             last=last,
             confirm_start=confirm_start,
             say=display.say,
+            exports=exports,
         )
 
 

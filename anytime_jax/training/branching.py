@@ -2,7 +2,8 @@
 
 A branch is a run with a directory of its own. It starts with the weights, moments, averages, clock
 and position in the data of another run, its trunk. Only the decay of the learning rate is new, and
-the data if `branch.data` names another dataset. The trunk is never written to.
+what `branch.data` and `branch.change` say: data, length and rotation of a stage that begins where
+the branch leaves its trunk, and other settings by name. The trunk is never written to.
 """
 
 import dataclasses
@@ -17,10 +18,12 @@ from anytime_jax.checkpoints.checkpoint_reader import Meta
 from anytime_jax.checkpoints.run_json import BranchPoint, RunFile, StageEntry
 from anytime_jax.config.kinds import NOBODY, Trust
 from anytime_jax.config.run_config import Config, build_saved
+from anytime_jax.config.run_settings import STAGED
 from anytime_jax.config.stages import stage_settings
 from anytime_jax.data.dataset_info import DatasetInfo
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.storage.paths import absolute_path, storage_path
+from anytime_jax.training import run_data
 
 _SAME_RATE = 1e-6  # relative
 
@@ -69,7 +72,7 @@ def decay_settings(directory: str, point: str = "", trust: Trust = NOBODY) -> di
     path = checkpoint_listing.checkpoint_path(storage_path(directory), step)
     trunk = _settings_at(path, _readable_meta(path, run_file), trunk, run_file, trust)
     settings = trunk.to_dict()
-    if trunk.branch.data:  # the trunk is a branch itself
+    if trunk.branch.stage:  # the trunk is a branch itself
         mixture, settings["stages"] = stage_settings(trunk.run_stages, trunk.sources)
         settings["data"]["mixture"] = mixture
     sources = {path: run_file.find_source(name, path) for name, path in trunk.sources.items()}
@@ -191,8 +194,8 @@ def check_data(
 ) -> None:
     """Raises an InputError unless the data of a branch fit its trunk.
 
-    Up to the trunk's step, the stages of the branch, `stages`, must be those of the trunk. Every
-    dataset must have the trunk's vocabulary.
+    Up to the trunk's step, the stages of the branch, `stages`, and the samples that it leaves out
+    must be those of the trunk. Every dataset must have the trunk's vocabulary.
     """
     if trunk.meta is None:
         return
@@ -204,6 +207,7 @@ def check_data(
             "config.branch.data",
             "config.data",
         )
+    run_data.check_skip(config, trunk.meta.config, trunk.step)
     for name, dataset in datasets.items():
         if trunk.meta.vocabulary != dataset.vocabulary_sha256:
             raise InputError(
@@ -222,7 +226,7 @@ def check_inheritance(config: Config, trunk: Config, step: int) -> None:
     differing = [
         name
         for name in sorted(theirs.keys() | ours.keys())
-        if theirs.get(name) != ours.get(name) and name not in config.branch.change
+        if theirs.get(name) != ours.get(name) and name not in config.branch.named
     ]
     if "optimizer.kind" in differing:  # and with it the settings that each kind takes
         differing = [x for x in differing if x == "optimizer.kind" or "optimizer." not in x]
@@ -233,6 +237,8 @@ def check_inheritance(config: Config, trunk: Config, step: int) -> None:
         advice = "set them back"
         if allowed:
             advice += f", or name what you mean to change: {_change_option(config, *allowed)}"
+        if staged := tuple((name, ours[name]) for name in differing if name in STAGED):
+            advice += f", and begin a stage with the branch: {_change_option(config, *staged)}"
         raise InputError(
             f"the settings of the trunk differ ({'; '.join(changes)}): {advice}", "config.branch"
         )
@@ -245,7 +251,7 @@ def check_inheritance(config: Config, trunk: Config, step: int) -> None:
             "config.branch",
         )
     before, after = (x.rate_at(step) for x in (trunk, config))
-    is_named = {"schedule.kind", "schedule.peak"} & set(config.branch.change)
+    is_named = {"schedule.kind", "schedule.peak"} & set(config.branch.named)
     if abs(after - before) > _SAME_RATE * before and not is_named:
         raise InputError(
             f"the learning rate of the trunk is {before:.4g} at {config.clock.describe(step)}, and "
@@ -255,10 +261,10 @@ def check_inheritance(config: Config, trunk: Config, step: int) -> None:
         )
 
 
-def _change_option(config: Config, *names: str) -> str:
+def _change_option(config: Config, *names: Any) -> str:
     """Returns the option, quoted for a shell, with which a branch may change more settings."""
-    value = "".join(f'"{name}",' for name in (*config.branch.change, *names))
-    return f"--config.branch.change={shlex.quote(f'({value})')}"
+    value = repr((*config.branch.change, *names)).replace("'", '"')
+    return f"--config.branch.change={shlex.quote(value)}"
 
 
 def _inherited(config: Config) -> dict[str, Any]:

@@ -35,7 +35,14 @@ from anytime_jax.data.dataset_info import DatasetInfo, data_fingerprint
 from anytime_jax.distributed import processes, sharding
 from anytime_jax.errors import RunError
 from anytime_jax.storage.paths import storage_path
-from anytime_jax.training import branching, microbatch_search, preflight, pretrained, run_data
+from anytime_jax.training import (
+    branching,
+    microbatch_search,
+    milestone_exports,
+    preflight,
+    pretrained,
+    run_data,
+)
 from anytime_jax.training.branching import Trunk
 from anytime_jax.training.objective import DocumentRules, document_rules
 from anytime_jax.training.pretrained import Pretrained
@@ -104,7 +111,7 @@ class Plan:
         return self.programs[self.config.model]
 
     def is_complete(self) -> bool:
-        """Whether a run is at its stop, saved and evaluated, as the primary process sees it."""
+        """Whether a run is at its stop, saved, evaluated and exported, as the primary sees it."""
         if self.step < self.stop:
             return False
         is_saved = True
@@ -115,7 +122,8 @@ class Plan:
             except RunError:
                 is_saved = False  # to restore it fails, and names the damage
         is_evaluated = self.step > self.stop or metric_records.is_evaluated(self.run_dir, self.step)
-        return bool(processes.broadcast(is_saved and is_evaluated))
+        is_exported = not milestone_exports.missing(self.config, self.stop)
+        return bool(processes.broadcast(is_saved and is_evaluated and is_exported))
 
     @property
     def dataset(self) -> DatasetInfo:
@@ -202,6 +210,7 @@ def make_plan(
         own = run_file if saved_step else None
         trunk = branching.find_trunk(config, run_dir, own)
         initial = pretrained.find_pretrained(config, own)
+        milestone_exports.check(config)
         if processes.is_primary():
             check_wandb(config.log)
         datasets = run_data.open_datasets(config)
@@ -237,6 +246,7 @@ def make_plan(
         run_ownership.check_identity(run_dir, run_file, plan.identity)
         if run_file:
             run_file.check_stages(plan.stages, step)
+            run_data.check_skip(config, run_file.config, step)
         if not (saved_step or fall_back):
             preflight.check_not_lost(config, run_dir, step)
         if profile:

@@ -132,6 +132,8 @@ def _describe_data(plan: Plan) -> Iterator[str]:
         tokens = format_count(dataset.splits["train"].tokens)
         label = f"{name}, " if len(plan.datasets) > 1 else ""
         yield f"data     {label}{dataset.path}: {tokens} tokens, {_describe_passes(plan, name)}"
+    if skip := config.data.skip:
+        yield f"data     leaves out samples {', '.join(f'{x:,} to {y:,}' for x, y in skip)}"
     if len(config.run_stages) > 1 or len(plan.datasets) > 1:
         for number, stage in enumerate(config.run_stages):
             yield f"stage    {_describe_stage(plan, number, stage)}"

@@ -154,13 +154,14 @@ class Recorder:
 
     def _check_update(self, step: int, metrics: Mapping[str, float]) -> None:
         """Prints a spike or a skipped update; raises a RunError at an update that ends the run."""
-        guard, samples = self._plan.config.guard, self._plan.config.samples
+        config, guard = self._plan.config, self._plan.config.guard
         skips = int(metrics["consecutive_skips"])
         if not skips and not metrics["spiked"] and math.isfinite(metrics["update_norm"]):
             return
         slower = "a lower peak rate, a longer warmup or a smaller clip_norm, in a new run_dir"
+        first = config.sample_number(config.samples(step - 1))
         update = (
-            f"update {step:,} (samples {samples(step - 1):,} to {samples(step) - 1:,}) "
+            f"update {step:,} (samples {first:,} to {config.sample_after(step) - 1:,}) "
             f"has a loss of {metrics['loss']:.4g}, after {metrics['recent_loss']:.4g} of late, and "
             f"a gradient of norm {metrics['grad_norm']:.4g}"
         )

@@ -5,10 +5,12 @@ import itertools
 import math
 import shlex
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from anytime_jax.config.run_config import Config
@@ -21,6 +23,7 @@ from anytime_jax.data.dataset_info import (
     check_rows,
     load_dataset,
 )
+from anytime_jax.data.mixture import sample_numbers
 from anytime_jax.data.prefetch import read_ahead
 from anytime_jax.data.windows import Windows, count_windows
 from anytime_jax.distributed import processes, sharding
@@ -45,7 +48,7 @@ def iterate_batches(
 
     def read(first: int, size: int) -> jax.Array:
         rows = windows.batch(first, size, sharding.local_rows(mesh, size))
-        rules.check(rows, f"the batch at sample {first:,}")
+        rules.check(rows, f"the batch at sample {config.sample_number(first):,}")
         return sharding.put_batch(mesh, rows, size)
 
     sizes = itertools.chain.from_iterable(  # the batch size may grow
@@ -269,6 +272,27 @@ def check_evaluated(config: Config, dataset: DatasetInfo) -> None:
                 "config.eval.tokens",
                 given,
             )
+
+
+def check_skip(config: Config, earlier: Mapping[str, Any], step: int) -> None:
+    """Raises an InputError if the samples that are left out have changed before `step` updates.
+
+    `earlier` are the settings of the start, or of the trunk, that made these updates.
+    """
+    was = tuple(map(tuple, earlier["data"].get("skip", ())))
+    last = int(sample_numbers(np.array(config.samples(step) - 1), was))
+
+    def past(skip: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+        return tuple((x[0], min(x[1], last)) for x in skip if x[0] <= last)
+
+    if past(config.data.skip) != past(was):
+        left_out = f", without {past(was)}" if past(was) else ""
+        raise InputError(
+            f"samples up to {last:,} have been read{left_out}: leave these as they are, and skip "
+            "later ones",
+            "config.data.skip",
+            config.data.skip,
+        )
 
 
 def find_stop(config: Config, datasets: Mapping[str, DatasetInfo], step: int) -> tuple[float, str]:

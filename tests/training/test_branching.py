@@ -4,7 +4,9 @@ import dataclasses
 import os
 import shutil
 
+import jax
 import numpy as np
+import numpy_decoder
 import pytest
 import small_run
 from paths import REPOSITORY
@@ -150,6 +152,91 @@ def test_branch_reads_other_data_from_their_start(trunk, dataset, second, tmp_pa
     assert meta.samples == 20 * small_run.BATCH
     assert [x.step for x in meta.stages] == [0, 18]
     assert meta.stages[1].sources == ((second.fingerprint, 1),)
+
+
+# Longer windows
+
+LONGER = {"model.length": 16, "model.rope_theta": 50_000.0}
+
+
+@pytest.fixture(scope="module")
+def lengthened(trunk, dataset, tmp_path_factory):
+    """A WSD branch of the trunk to 2x in windows twice as long, and its batches."""
+    run, first = tmp_path_factory.mktemp("lengthened") / "branch", len(updates)
+    outcome, _ = leave(run, trunk, dataset, branch__change=LONGER, log__every="1 steps")
+    assert outcome == Outcome(20, "stop")
+    return run, [np.asarray(x) for x in updates[first:]]
+
+
+def test_longer_windows_equal_a_run_whose_stage_begins_there(lengthened, dataset, tmp_path):
+    """Bitwise: a run that has the same decay, and is no branch."""
+    stage = {"length": 16, "rope_theta": 50_000.0}
+    whole = {**TRUNK, **DECAY, "decay__horizon": "2x", "log__every": "1 steps"}
+    start(tmp_path, dataset, **whole, stages={"18 steps": stage})
+    assert bits(lengthened[0], 20) == bits(tmp_path, 20)
+    assert records(lengthened[0]) == [row for row in records(tmp_path) if row[0] > 18]
+
+
+def test_longer_windows_keep_tokens_and_begin_a_pass(lengthened, dataset):
+    """An update keeps its tokens; the windows are cut anew, in the order of the first change."""
+    run, batches = lengthened
+    seed = order_seed(small_run.DATA_SEED, dataset, 1)
+    windows = Windows.from_dataset(dataset, "train", length=16, seed=seed)
+    np.testing.assert_array_equal(batches, [windows.batch(0, 4), windows.batch(4, 4)])
+    assert [row[:2] for row in records(run)] == [(19, 19 * 64), (20, 20 * 64)]
+    assert read_meta(run / "checkpoints" / "20").samples == 18 * 8 + 2 * 4
+
+
+def test_the_first_loss_of_longer_windows_is_that_of_numpy(lengthened, trunk):
+    """In float64, of the trunk's weights at the new length and base; the old base differs."""
+    run, batches = lengthened
+    params = jax.device_get(saved(trunk, 18).state.params)
+    config = small_run.config("run", **DECAY, decay__horizon="2x")
+    model = dataclasses.replace(config.model, length=16, rope_theta=50_000.0)
+    loss = records(run)[0][2]["train/loss"]
+    assert loss == pytest.approx(numpy_decoder.mean_loss(model, params, batches[0]), rel=1e-6)
+    old = numpy_decoder.mean_loss(config.model, params, batches[0])
+    assert abs(loss - old) > 1e-5
+
+
+def test_longer_windows_resume_bitwise(lengthened, trunk, dataset, tmp_path):
+    changes = {"branch__change": LONGER, "log__every": "1 steps"}
+    outcome, _ = leave(tmp_path / "cut", trunk, dataset, interrupted=after(1), **changes)
+    assert outcome == Outcome(19, "interrupted")
+    with pytest.raises(InputError):
+        leave(tmp_path / "cut", trunk, dataset, branch__change={"model.length": 32})
+    leave(tmp_path / "cut", trunk, dataset, **changes)
+    assert bits(tmp_path / "cut", 20) == bits(lengthened[0], 20)
+
+
+def test_a_branch_with_longer_windows_is_decayed_too(trunk, dataset, tmp_path, monkeypatch):
+    """Bitwise as a run that has their stage and the decay."""
+    longer = {"branch__at": "20 steps", "branch__change": {"model.length": 16}}
+    leave(tmp_path / "on", trunk, dataset, stop="36 steps", **longer)
+    monkeypatch.setattr(plan_lib, "make_program", recording)  # compiled once
+    config = decay(tmp_path / "on", f"--config.run_dir={tmp_path / 'run'}")
+    assert loop.train(config, mesh=small_run.mesh()) == Outcome(40, "stop")
+    whole = {**DECAY, "decay__floor": 0.0, "decay__horizon": "4x"}
+    start(tmp_path / "whole", dataset, **whole, stages={"20 steps": {"length": 16}})
+    assert bits(tmp_path / "run", 40) == bits(tmp_path / "whole", 40)
+
+
+def test_longer_windows_replace_the_later_lengths_of_the_trunk(trunk):
+    """A branch has its values in place of those of stages from its point on."""
+    later = {"1x": {"length": 4}, "3x": {"length": 32, "rope_theta": 1e6}}
+    config = build(stages=later, branch__change={"model.length": 16}, microbatches=1)
+    stages = [(x.step, x.model.length, x.model.rope_theta) for x in config.run_stages]
+    base = config.model.rope_theta
+    assert stages == [(0, 8, base), (10, 4, base), (18, 16, base), (30, 16, 1e6)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [("model.length",), {"model.length": 24}, {"model.length": "16"}, {"model.width": 8}, (1,)],
+)
+def test_windows_that_do_not_fit_are_refused(change):
+    with pytest.raises(InputError, match=r"config\.branch\.change"):
+        build(branch__change=change)
 
 
 # Rejected before anything is written

@@ -104,8 +104,11 @@ def test_bad_updates_are_skipped_and_counted(dataset, tmp_path, monkeypatch):
 
 def test_too_many_consecutive_bad_updates_end_run(dataset, tmp_path, monkeypatch):
     spoil_updates(monkeypatch, {6, 7, 8})
-    with pytest.raises(RunError, match=r"update 8 .*: bad update number 3 in a row; .* step 4"):
-        start(tmp_path, dataset, stop="2x", guard__skip="nonfinite", guard__limit=2)
+    # Five samples before this update are left out, and the numbers are those of `data.skip`.
+    message = r"update 8 \(samples 61 to 68\) .*: bad update number 3 in a row; .* step 4"
+    changes = {"guard__skip": "nonfinite", "guard__limit": 2, "data__skip": ((3, 5), (40, 41))}
+    with pytest.raises(RunError, match=message):
+        start(tmp_path, dataset, stop="2x", **changes)
 
 
 def test_full_disk_ends_run_in_one_line(dataset, tmp_path, monkeypatch):

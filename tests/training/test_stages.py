@@ -76,28 +76,30 @@ def whole_fixture(train, tmp_path_factory):
     return run, [np.asarray(x) for x in updates[first:]]
 
 
-def expected_batches(sources, stop):
-    """Tokens of every update, drawn one window after another."""
+def expected_batches(sources, stop, skip=()):
+    """Tokens of every update, drawn one window after another, without those of `skip`."""
     config = small_run.config("unused", **{**RUN, "stop": "2x"})
     counters: dict[str, int] = {}
-    length = 8
+    length, sample, begins = 8, 0, {}
     for step in range(stop):
         stage = config.stage_at(step)
+        begins.setdefault(stage.step, sample)
         if stage.model.length != length:
             counters, length = {}, stage.model.length
         rows = []
-        first = config.samples(step)
-        for sample in range(first, first + 64 // length):
+        while len(rows) < 64 // length:
             names = [name for name, _ in stage.weights]
-            since = sample - config.samples(stage.step)
+            since = sample - begins[stage.step]
             order = config.mixture.stages[config.run_stages.index(stage)].order
             name = names[order[since % len(order)]]
             seed = order_seed(small_run.DATA_SEED, sources[name], int(length == 16))
             windows = Windows.from_dataset(
                 sources[name], "train", length=length, seed=seed, repeat=True
             )
-            rows.append(windows.batch(counters.get(name, 0), 1)[0])
+            if sample not in skip:
+                rows.append(windows.batch(counters.get(name, 0), 1)[0])
             counters[name] = counters.get(name, 0) + 1
+            sample += 1
         yield np.array(rows)
 
 
@@ -142,6 +144,40 @@ def test_stages_to_come_may_change_and_those_of_the_past_not(train, tmp_path):
     weights = open_saved_run(tmp_path).set_weights
     assert {name: weight for name, weight in weights.items() if weight} == {"code": 1.0}
     train(tmp_path, stop="2x", stages=later)
+
+
+# Within a batch, more than two batches, and where each later stage begins.
+SKIP = ((3, 5), (40, 56), (76, 80), (105, 110), (131, 131))
+
+
+def test_samples_are_left_out_and_the_others_keep_their_order(sources, train, tmp_path):
+    """The ranges are given when the run is about to reach them, and a run is killed in between."""
+    first = len(updates)
+    train(tmp_path, stop="3 steps", data__skip=SKIP[:1])
+    assert train(tmp_path, after(2), stop="2x", data__skip=SKIP)[0].step == 5
+    train(tmp_path, stop="2x", data__skip=SKIP)
+    skip = {x for a, b in SKIP for x in range(a, b + 1)}
+    made = [np.asarray(x) for x in updates[first:]]
+    for ours, slow in zip(made, expected_batches(sources, 20, skip), strict=True):
+        np.testing.assert_array_equal(ours, slow)
+    assert read_run_file(tmp_path).config["data"]["skip"] == [[*x] for x in SKIP]
+    train(tmp_path / "whole", stop="2x", data__skip=SKIP)
+    assert bits(tmp_path, 20) == bits(tmp_path / "whole", 20)
+
+
+def test_samples_that_were_read_cannot_be_left_out(train, tmp_path):
+    """Nor put back, also not by a branch; after 3 updates, samples 0 to 26 without 3 to 5."""
+    train(tmp_path / "run", stop="3 steps", data__skip=SKIP[:1])
+    branch = {"branch__from_run": str(tmp_path / "run"), "branch__at": "3 steps"}
+    for skip in ((), ((3, 5), (26, 40)), ((2, 5),)):
+        for run, changes in (("run", {}), ("branch", branch)):
+            with pytest.raises(InputError, match=r"config\.data\.skip.*up to 26"):
+                train(tmp_path / run, stop="4 steps", data__skip=skip, **changes)
+    later = ((3, 5), (27, 40))
+    for run, changes in (("branch", branch), ("run", {})):
+        assert train(tmp_path / run, stop="4 steps", data__skip=later, **changes)[0].step == 4
+    with pytest.raises(InputError, match=r"config\.data\.skip"):
+        small_run.config("run", data__skip=((5, 9), (9, 12)))
 
 
 def test_a_later_length_fits_the_devices_or_is_refused_at_the_start():
