@@ -176,7 +176,7 @@ def _report(config: Config, console: Console, outcome: Outcome) -> None:
         f"at {clock.describe(outcome.step)}: {reason}, after {format_duration(outcome.seconds)}"
     )
     files = {"curves": _draw_curves(config, rows), "records": run_dir / "records"}
-    if config.log.tensorboard and can_append(run_dir):
+    if TENSORBOARD in dict(config.log.trackers) and can_append(run_dir):
         files["TensorBoard"] = run_dir / TENSORBOARD
     for name, path in (files | {"checkpoints": run_dir / "checkpoints"}).items():
         if path is not None:
