@@ -40,6 +40,10 @@ _KINDS = {
         "llama": "anytime_jax.config.model:Llama",
         "qwen": "anytime_jax.config.model:Qwen",
     },
+    "tracker": {
+        "tensorboard": "anytime_jax.training.trackers:TensorBoard",
+        "wandb": "anytime_jax.training.trackers:Wandb",
+    },
     "source": {
         "files": "anytime_jax.corpus.file_source:FileSource",
         "builtin": "anytime_jax.corpus.builtin_source:BuiltinSource",

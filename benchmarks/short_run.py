@@ -75,7 +75,7 @@ def _train_command(options: argparse.Namespace, run_dir: Path, stop: int) -> lis
         "averages": f"({_AVERAGE!r},)",
         "schedule.warmup": f"{options.updates // 4} steps",
         "stop": f"{stop} steps",
-        "log.tensorboard": False,
+        "log.trackers": "()",
         "eval.every": half,
         "eval.tokens": 8 * length,
         "eval.batch_size": 8,

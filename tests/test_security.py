@@ -38,7 +38,7 @@ def test_run_with_secrets_connects_nowhere_and_leaves_no_secret_or_code(tmp_path
     (tmp_path / "site" / "sitecustomize.py").write_text(SITECUSTOMIZE)
     place = tmp_path / "place"
     place.mkdir()
-    changes = {**CHANGES, "stop": "1x", "log__tensorboard": True}
+    changes = {**CHANGES, "stop": "1x", "log__trackers": {"tensorboard": {}}}
     file = write_config(tmp_path / "config.py", place / "run", place / "builtin", **changes)
     settings = environment() | SECRETS | {"CONNECTION_LOG": str(tmp_path / "connections")}
     settings["PYTHONPATH"] += f"{os.pathsep}{tmp_path / 'site'}"

@@ -178,7 +178,7 @@ def _report(config: Config, console: Console, outcome: Outcome) -> None:
         f"at {clock.describe(outcome.step)}: {reason}, after {format_duration(outcome.seconds)}"
     )
     files = _draw_figures(config, rows) | {"records": run_dir / "records"}
-    if config.log.tensorboard and can_append(run_dir):
+    if TENSORBOARD in dict(config.log.trackers) and can_append(run_dir):
         files["TensorBoard"] = run_dir / TENSORBOARD
     _print_files(console, files | {"checkpoints": run_dir / "checkpoints"})
 

@@ -90,7 +90,8 @@ NAMES = {
     "checkpoint_interval ckpt_every ckpt_interval",
     "checkpoint.keep": "save_total_limit max_to_keep keep_last save_top_k",
     "log.every": "log_every log_interval log_steps log_freq logging_steps",
-    "log.wandb_project": "wandb use_wandb wandb_log project report_to",
+    "log.trackers": "tracker loggers wandb use_wandb wandb_log wandb_project project report_to "
+    "tensorboard use_tensorboard enable_tensorboard mlflow trackio",
 }
 # What there is no setting for, and the words for it.
 ABSENT = {

@@ -46,6 +46,7 @@ class Config(Settings):
       keep_steps: updates between permanent checkpoints; None for the milestones only.
       log_steps: updates between rows of the records.
       layer_steps: updates between rows with sizes of each layer; None for none.
+      trust: packages of which a start may import trackers.
     """
 
     directory: str
@@ -62,6 +63,7 @@ class Config(Settings):
     keep_steps: int | None
     log_steps: int
     layer_steps: int | None
+    trust: Trust = dataclasses.field(default=NOBODY, compare=False)
 
     def rate_at(self, step: int) -> float:
         """Returns the learning rate of the update after `step` updates."""
@@ -202,7 +204,7 @@ def build(source: Mapping[str, Any], *, trust: Trust) -> Config:
     `EVERY_PACKAGE` for the user's own settings. For settings from a run directory or a model, it is
     `NOBODY` or the packages that the user trusts. Raises an InputError for each wrong setting.
     """
-    return resolve(read(Settings, source, trust))
+    return resolve(read(Settings, source, trust), trust)
 
 
 def build_saved(source: Any, where: str, trust: Trust = NOBODY) -> Config:
@@ -213,13 +215,13 @@ def build_saved(source: Any, where: str, trust: Trust = NOBODY) -> Config:
         raise InputError(f"{where}: its settings cannot be used here ({error})") from error
 
 
-def resolve(settings: Settings) -> Config:
+def resolve(settings: Settings, trust: Trust = NOBODY) -> Config:
     """Returns the configuration of settings; raises an InputError if they do not fit."""
     with within("config"):
-        return _resolve(settings)
+        return _resolve(settings, trust)
 
 
-def _resolve(settings: Settings) -> Config:
+def _resolve(settings: Settings, trust: Trust) -> Config:
     growth, decay, branch = settings.batch_growth, settings.decay, settings.branch
     first = Clock(settings.batch_size, settings.model.length, settings.chinchilla_tokens)
     if growth != "seesaw":
@@ -270,6 +272,7 @@ def _resolve(settings: Settings) -> Config:
         keep_steps=None if keep == "never" else _count_steps(clock, keep, "checkpoint.keep_every"),
         log_steps=_count_steps(clock, settings.log.every, "log.every"),
         layer_steps=None if layers == "never" else _count_steps(clock, layers, "log.layers"),
+        trust=trust,
     )
     _check(config)
     return config

@@ -230,21 +230,17 @@ class LogConfig:
     Attributes:
       every: distance between rows of the records.
       relative_updates: whether to record the norm of every parameter's update over its own norm.
-      tensorboard: whether to write TensorBoard files too.
-      wandb_project: Weights & Biases project to mirror to; empty for none.
       layers: distance between rows with the sizes of each layer's weights, gradients and
         activations, such as "100 steps"; or "never".
+      trackers: where metrics go besides the records, by kind, with the settings of each:
+        {"tensorboard": {}, "wandb": {"project": "mine"}}. A kind may be a class as
+        package.module:Class.
     """
 
     every: str = "20 steps"
     relative_updates: bool = False
-    tensorboard: bool = True
-    wandb_project: str = ""
     layers: str = "never"
-
-    def __post_init__(self) -> None:
-        if self.wandb_project:
-            _require_word("wandb_project", self.wandb_project)
+    trackers: ByName = (("tensorboard", ()),)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

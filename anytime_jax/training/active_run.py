@@ -50,6 +50,7 @@ from anytime_jax.training.recorder import Recorder
 from anytime_jax.training.run_failures import LastCheckpoint
 from anytime_jax.training.state_memory import describe_program
 from anytime_jax.training.step import Metrics, rates_at
+from anytime_jax.training.trackers import Mirrors
 
 _POLL_SECONDS = 0.2  # between looks at the last exports
 
@@ -66,6 +67,7 @@ class Run:
         equally often.
       misses_evaluation: whether an evaluation was due at the plan's step and has not been made.
       about: metadata that every checkpoint of the run has.
+      mirrors: the open trackers.
       confirm_start: raises a RunError if another start has taken over.
       exports: exports at milestones; None in processes that make none.
     """
@@ -80,6 +82,7 @@ class Run:
     about: Meta
     evaluators: RunEvaluators
     checkpoints: CheckpointManager
+    mirrors: Mirrors
     recorder: Recorder
     profiler: Profiler
     last: LastCheckpoint
@@ -180,8 +183,11 @@ class Run:
                 with processes.fail_together("record an evaluation", RunError):
                     self.recorder.record_losses(step, losses, time.perf_counter() - began)
 
-    def finish(self, step: int, state: TrainState) -> None:
-        """Saves the state unless it is saved already; at the stop, waits for the exports."""
+    def finish(self, step: int, state: TrainState) -> str:
+        """Saves the state unless it is saved already; returns why the run ends (`Outcome`).
+
+        At the stop, it waits for the exports.
+        """
         if step > self.last.step:
             self.save(step, state)
         if self.plan.config.checkpoint.export and step >= self.plan.stop:
@@ -190,6 +196,11 @@ class Run:
                 if self.interrupted():
                     break
                 time.sleep(_POLL_SECONDS)
+        is_interrupted = step < self.plan.stop or self.misses_evaluation
+        reason = "interrupted" if is_interrupted else self.plan.reason
+        place = self.plan.config.clock.describe(step)
+        self.mirrors.end(reason, step, f"ended ({reason}) and saved at {place}")
+        return reason
 
 
 @contextlib.contextmanager
@@ -212,6 +223,7 @@ def open_run(
         with processes.fail_together():
             if processes.is_primary():
                 stack.enter_context(run_ownership.lock(run_dir))
+        mirrors = stack.enter_context(Mirrors(display.say))
         if processes.broadcast(_has_moved_on(plan)):
             options = {"fall_back": plan.fall_back, "profile": plan.profile}
             plan = make_plan(config, mesh, **options, say=display.say)
@@ -244,7 +256,9 @@ def open_run(
         averages_since = _averages_since(config, restored, display.say)
         state = restored.state if restored else _first_state(plan)
 
-        recorder = Recorder(plan, display, last, meta, averages_since, start.id, confirm_start)
+        recorder = Recorder(
+            plan, display, mirrors, last, meta, averages_since, start.id, confirm_start
+        )
         stack.callback(recorder.close)
         batches = run_data.iterate_batches(
             config, mesh, plan.datasets, plan.program.rules, plan.step
@@ -275,6 +289,7 @@ def open_run(
             about=dataclasses.replace(plan.about, averages_since=averages_since),
             evaluators=RunEvaluators(config, mesh, plan.sets, plan.set_weights, plan.programs),
             checkpoints=checkpoints,
+            mirrors=mirrors,
             recorder=recorder,
             profiler=profiler,
             last=last,

@@ -24,6 +24,7 @@ from anytime_jax.data.dataset_info import DatasetInfo
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.storage.paths import absolute_path, storage_path
 from anytime_jax.training import run_data
+from anytime_jax.training.trackers import read_trackers
 
 _SAME_RATE = 1e-6  # relative
 
@@ -71,6 +72,7 @@ def decay_settings(directory: str, point: str = "", trust: Trust = NOBODY) -> di
     step = clock.step_at(at) if at else clock.branch_step(clock.step_at(horizon))
     path = checkpoint_listing.checkpoint_path(storage_path(directory), step)
     trunk = _settings_at(path, _readable_meta(path, run_file), trunk, run_file, trust)
+    read_trackers(trunk)  # a branch opens them, and then trusts all that its settings name
     settings = trunk.to_dict()
     if trunk.branch.stage:  # the trunk is a branch itself
         mixture, settings["stages"] = stage_settings(trunk.run_stages, trunk.sources)

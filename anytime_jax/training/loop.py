@@ -75,7 +75,5 @@ def train(
                     run.save(step, state)
                 if run.evaluations.due(step):
                     run.evaluate(step, state)
-        run.finish(step, state)
-    is_interrupted = step < plan.stop or run.misses_evaluation
-    reason = "interrupted" if is_interrupted else plan.reason
+        reason = run.finish(step, state)
     return Outcome(step, reason, plan.has_data_to, time.monotonic() - began)

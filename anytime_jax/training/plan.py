@@ -48,7 +48,7 @@ from anytime_jax.training.objective import DocumentRules, document_rules
 from anytime_jax.training.pretrained import Pretrained
 from anytime_jax.training.profiler import StepRange, check_steps
 from anytime_jax.training.step import Program, make_program
-from anytime_jax.training.trackers import check_wandb
+from anytime_jax.training.trackers import Tracker, read_trackers
 
 
 def evaluation_entry(
@@ -70,6 +70,7 @@ class Plan:
       sets: the dataset of every validation set, by name.
       set_weights: weight of every validation set in the mean (`RunFile.set_weights`).
       programs: the functions of the run, by the model of a stage.
+      trackers: the trackers by name; none in processes other than the primary.
       trunk: checkpoint that a branch leaves; None for a run without one.
       initial: model that the run starts from; None for random weights.
       saved_step: step of the latest checkpoint, 0 if there is none.
@@ -88,6 +89,7 @@ class Plan:
     sets: Mapping[str, DatasetInfo]
     set_weights: Mapping[str, float]
     programs: Mapping[ModelConfig, Program]
+    trackers: Mapping[str, Tracker]
     trunk: Trunk | None
     initial: Pretrained | None
     saved_step: int
@@ -211,8 +213,7 @@ def make_plan(
         trunk = branching.find_trunk(config, run_dir, own)
         initial = pretrained.find_pretrained(config, own)
         milestone_exports.check(config)
-        if processes.is_primary():
-            check_wandb(config.log)
+        trackers = read_trackers(config) if processes.is_primary() else {}
         datasets = run_data.open_datasets(config)
         sets = run_data.open_sets(config, datasets)
     step = saved_step or (trunk.step if trunk else 0)
@@ -230,6 +231,7 @@ def make_plan(
             sets=sets,
             set_weights=_set_weights(config, run_file, say),
             programs=_make_programs(config, mesh, rules, numbers[-1]),
+            trackers=trackers,
             trunk=trunk,
             initial=initial,
             saved_step=saved_step,

@@ -31,7 +31,6 @@ from anytime_jax.storage.paths import absolute_path, storage_path
 from anytime_jax.training import due_steps
 from anytime_jax.training.state_memory import measure_state, state_bytes
 from anytime_jax.training.step import Program
-from anytime_jax.training.trackers import TENSORBOARD
 
 _PACKED_CAPABILITY = 9.0  # of GPUs whose cuDNN attention takes packed documents
 _STORED_BYTES = (2, 4)  # of a number, as `array_checksums` sums them
@@ -73,9 +72,7 @@ def check_paths(config: Config) -> None:
         run_dir = storage_path(config.directory)
     run_ownership.check_name(absolute_path(run_dir), "config.run_dir", config.directory)
     check_directory(run_dir, f"config.run_dir = {format_value(config.directory)}")
-    event_files = [TENSORBOARD] if config.log.tensorboard else []
-    parts = [checkpoint_listing.DIRECTORY, metric_records.DIRECTORY, *event_files]
-    run_ownership.check_files(run_dir, parts)
+    run_ownership.check_files(run_dir, [checkpoint_listing.DIRECTORY, metric_records.DIRECTORY])
 
 
 def check_agreement(config: Config, fall_back: bool) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from anytime_jax.averaging import Late
+from anytime_jax.checkpoints import run_json
 from anytime_jax.checkpoints.checkpoint_reader import Meta
 from anytime_jax.checkpoints.metric_records import (
     KERNEL_ERROR,
@@ -30,40 +31,40 @@ from anytime_jax.training.plan import Plan
 from anytime_jax.training.progress import Display
 from anytime_jax.training.run_failures import LastCheckpoint
 from anytime_jax.training.step import Metrics
-from anytime_jax.training.trackers import Tracker, open_trackers
+from anytime_jax.training.trackers import Mirrors, TrackedRun
 
 
 class Recorder:
-    """Metrics of a run on their way from the device to its trackers and to the terminal.
+    """Metrics of a run on their way from the device to its records, trackers and terminal.
 
-    The primary process has the trackers: the records, and TensorBoard and Weights & Biases where
-    configured. Other processes have no trackers.
+    Only the primary process has records and trackers.
     """
 
     def __init__(
         self,
         plan: Plan,
         display: Display,
+        mirrors: Mirrors,
         last: LastCheckpoint,
         meta: Meta,
         averages_since: Mapping[str, int],
         start_id: str,
         confirm_start: Callable[[], None],
     ):
-        """Opens the trackers at the plan's step.
+        """Opens the records, and the plan's trackers as `mirrors`, at the plan's step.
 
         `meta` are the metadata of the checkpoint that was restored. The metrics since its last row
         are continued. If the run's records lack rows before it, the recorder says so.
         `averages_since` is `Meta.averages_since` of this start. `confirm_start` raises a RunError
         if another start than `start_id` has taken over.
         """
-        self._plan, self._display, self._last = plan, display, last
+        self._plan, self._display, self._mirrors, self._last = plan, display, mirrors, last
         self._averages_since = averages_since
         config, device = plan.config, plan.mesh.devices.flat[0]
         self._records: RecordWriter | None = None
-        self._trackers: list[Tracker] = []
         if processes.is_primary():
-            others = open_trackers(config, plan.step, display.say)
+            run = TrackedRun(config, run_json.run_id(plan.run_dir), plan.step)
+            mirrors.open(plan.trackers, run)
             header = {
                 "start": start_id,
                 "jax": jax.__version__,
@@ -71,8 +72,6 @@ class Recorder:
                 "devices": f"{plan.mesh.size} x {device.device_kind}",
             }
             self._records = RecordWriter(config.directory, plan.step, header, confirm_start)
-            # The records are last: a start repeats the evaluations that they lack, in all.
-            self._trackers = [*others, self._records]
             missing = describe_missing(self._records.rows_before(plan.step), meta.rows, plan.step)
             if missing and last.step:
                 display.say(f"records  {missing}")
@@ -129,14 +128,16 @@ class Recorder:
         return {"interval": self._metric_rows.interval, "rows": rows}
 
     def _sync(self) -> None:
-        for tracker in self._trackers:
-            tracker.sync()
+        # The records are last: a start repeats the evaluations that they lack, in all mirrors.
+        self._mirrors.sync()
+        if self._records:
+            self._records.sync()
 
     def close(self) -> None:
-        """Closes the trackers; the records have every row of a saved step already."""
-        for tracker in self._trackers:
+        """Closes the records, which have every row of a saved step already."""
+        if self._records:
             with contextlib.suppress(RunError, *storage_errors()):
-                tracker.close()
+                self._records.close()
 
     def _record(self, readings: Sequence[Reading]) -> None:
         for step, metrics, row in readings:
@@ -149,8 +150,10 @@ class Recorder:
                 self._display.update(step, row)
 
     def _write(self, step: int, values: Mapping[str, float]) -> None:
-        for tracker in self._trackers:
-            tracker.write(step, self._plan.config.clock.tokens(step), values)
+        tokens = self._plan.config.clock.tokens(step)
+        self._mirrors.write(step, tokens, values)
+        if self._records:
+            self._records.write(step, tokens, values)
 
     def _check_update(self, step: int, metrics: Mapping[str, float]) -> None:
         """Prints a spike or a skipped update; raises a RunError at an update that ends the run."""
@@ -174,7 +177,9 @@ class Recorder:
             what = f"update {step:,} has a norm of {metrics['update_norm']}"
             raise self._last.error(what, slower)
         if skips:
-            self._display.say(f"{update}: skipped, {int(metrics['skipped'])} so far")
+            text = f"{update}: skipped, {int(metrics['skipped'])} so far"
+            self._display.say(text)
+            self._mirrors.tell("skip", step, text)
         else:
             self._display.say(f"{update}: a spike, {int(metrics['spikes'])} so far")
 

@@ -1,4 +1,7 @@
-"""Trackers of a run: TensorBoard and Weights & Biases, beside the records.
+"""Trackers of a run, which mirror its records elsewhere: TensorBoard, Weights & Biases, your own.
+
+The setting `log.trackers` names them. A tracker is a frozen dataclass whose fields are its
+settings. Its `open` returns a `Mirror`, which gets what the records get.
 
 Training writes each of these names at most once a step:
 
@@ -12,42 +15,179 @@ Training writes each of these names at most once a step:
 `evaluate --tasks` writes `tasks/WEIGHTS/TASK/METRIC` later, and replaces an earlier score.
 """
 
+import dataclasses
 import importlib.util
 import json
 import tempfile
 import time
+import types
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from anytime_jax.averaging import LIVE
-from anytime_jax.checkpoints import run_json
+from anytime_jax.checks import require
+from anytime_jax.config.kinds import Kinds
 from anytime_jax.config.run_config import Config
-from anytime_jax.config.run_settings import LogConfig
-from anytime_jax.errors import InputError
+from anytime_jax.config.settings_reader import ByName, read_kind, setting_type
+from anytime_jax.errors import InputError, RunError, describe_failure, within
 from anytime_jax.storage.files import can_append
 from anytime_jax.storage.paths import absolute_path, storage_path
 
-TENSORBOARD = "tensorboard"  # directory of its event files in a run
+TENSORBOARD = "tensorboard"  # the kind, and the directory of its event files in a run
 
 
-class Tracker(Protocol):
-    """Destination of metrics, such as the records of a run or TensorBoard."""
+@dataclasses.dataclass(frozen=True)
+class TrackedRun:
+    """A run that a tracker opens.
+
+    Attributes:
+      config: the configuration, with the run's `name` and `directory`.
+      id: id of the run, the same in every start, wherever the directory is moved.
+      step: updates before this start. Rows of later steps, by earlier starts, are superseded.
+    """
+
+    config: Config
+    id: str
+    step: int
+
+
+class Mirror:
+    """An open tracker. Every method does nothing here; a subclass has those that it needs.
+
+    The primary process calls the methods between updates and waits for them. They may raise any
+    error, which `Mirrors` prints.
+    """
 
     def write(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
-        """Writes the values of a step, by name; `tokens` are the tokens seen."""
-        ...
+        """Takes the values of a step, by name; `tokens` are the tokens seen."""
+
+    def tell(self, event: str, step: int, text: str) -> None:
+        """Hears in one line of a skipped update, or how the start has ended.
+
+        `event` is "skip", "stop" (where `config.stop` is), "data" (all windows are used),
+        "interrupted" or "failure". A process that is killed tells nothing.
+        """
 
     def sync(self) -> None:
-        """Stores everything written; raises an OSError if the records cannot be stored."""
-        ...
+        """Stores everything written; called at every save and evaluation."""
 
     def close(self) -> None:
-        """Stores everything that is not stored yet and closes the destination."""
+        """Stores everything that is not stored yet, and closes the mirror."""
+
+
+@runtime_checkable
+class Tracker(Protocol):
+    """Place for metrics of runs. A subclass is a frozen dataclass, whose fields are settings."""
+
+    def open(self, run: TrackedRun) -> Mirror:
+        """Opens the place for a start of a run."""
         ...
 
 
-class _TensorBoard:
+TRACKERS = Kinds("tracker", Tracker)
+_BY_NAME = setting_type(ByName)
+
+
+def read_trackers(config: Config) -> dict[str, Tracker]:
+    """Returns the trackers of `config.log.trackers` by name.
+
+    Raises an InputError for a class that is missing or not trusted, or a wrong setting.
+    """
+    trackers: dict[str, Tracker] = {}
+    for name, settings in config.log.trackers:
+        with within("config.log.trackers"):
+            values = {"kind": name, **dict(_BY_NAME.read(name, settings))}
+            with within(name):
+                trackers[name] = read_kind(TRACKERS, values, config.trust)
+    return trackers
+
+
+class Mirrors:
+    """The mirrors of a start, which are told how it ends and closed when the block ends.
+
+    An error of a mirror is printed and never ends the run. The mirror gets no more rows in this
+    start; it still hears what the others hear.
+    """
+
+    def __init__(self, say: Callable[[str], None]):
+        """`say` prints a line."""
+        self._say = say
+        self._mirrors: dict[str, Mirror] = {}
+        self._failed: set[str] = set()
+        self._step = 0
+        self._ending: tuple[str, int, str] | None = None
+
+    def open(self, trackers: Mapping[str, Tracker], run: TrackedRun) -> None:
+        """Opens trackers by name."""
+        self._step = run.step
+        for name, tracker in trackers.items():
+            if mirror := self._call(name, tracker.open, run):
+                self._mirrors[name] = mirror
+
+    def write(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
+        """Writes the values of a step to all mirrors."""
+        self._step = step
+        self._all("write", step, tokens, values)
+
+    def sync(self) -> None:
+        """Stores what all mirrors have."""
+        self._all("sync")
+
+    def tell(self, event: str, step: int, text: str) -> None:
+        """Tells all mirrors of an event of `Mirror.tell`."""
+        self._all("tell", event, step, text)
+
+    def end(self, event: str, step: int, text: str) -> None:
+        """Says what the end of the block is to tell, unless an error ends it."""
+        self._ending = event, step, text
+
+    def __enter__(self) -> "Mirrors":
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if error is not None:
+            text = str(error) if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
+            self._ending = "failure", self._step, " ".join(text.split())
+        if self._ending:
+            self.tell(*self._ending)
+        self._all("close")
+
+    def _all(self, method: str, *arguments: Any) -> None:
+        for name, mirror in self._mirrors.items():
+            if name not in self._failed or method in ("tell", "close"):
+                self._call(name, getattr(mirror, method), *arguments)
+
+    def _call(self, name: str, method: Callable[..., Any], *arguments: Any) -> Any:
+        package = type(getattr(method, "__self__", None)).__module__.partition(".")[0]
+
+        def is_theirs(frame: types.FrameType) -> bool:
+            return frame.f_globals.get("__name__", "").partition(".")[0] == package
+
+        try:
+            return method(*arguments)
+        except (Exception, SystemExit) as error:  # code of anybody can raise anything
+            self._failed.add(name)
+            failure = " ".join(describe_failure(error, is_theirs).split())
+            self._say(f"tracker  {name} failed, and gets no more rows in this start: {failure}")
+            return None
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorBoard(Tracker):
     """Event files in `RUN/tensorboard`, with the settings as text.
+
+    Values that earlier starts wrote after the step of this one are superseded.
+    """
+
+    def open(self, run: TrackedRun) -> Mirror:
+        """Opens an event file; a run in a bucket has none."""
+        if not can_append(storage_path(run.config.directory)):
+            raise RunError("its files grow, which files in a bucket cannot")
+        return _EventFile(run.config, run.step)
+
+
+class _EventFile(Mirror):
+    """Event file of a start.
 
     The files are written in the thread of the caller. The library's own writer has a thread that
     ends if the disk is full; a later write to the queue of this thread would wait forever.
@@ -90,27 +230,48 @@ class _TensorBoard:
         self._events.close()
 
 
-class _Wandb:
+@dataclasses.dataclass(frozen=True)
+class Wandb(Tracker):
+    """Weights & Biases.
+
+    Attributes:
+      project: project to mirror to.
+    """
+
+    project: str
+
+    def __post_init__(self) -> None:
+        ok = self.project.strip() and self.project.isprintable() and len(self.project) <= 200
+        require(ok, "project", self.project, "up to 200 printable characters")
+        if importlib.util.find_spec("wandb") is None:
+            raise InputError("it needs Weights & Biases: pip install 'anytime_jax[wandb]'")
+
+    def open(self, run: TrackedRun) -> Mirror:
+        """Opens the run with the id of this one."""
+        return _WandbRun(self.project, run)
+
+
+class _WandbRun(Mirror):
     """Run of Weights & Biases, the same for every start in one run directory.
 
     The group of the run is the parent folder of the run directory. So the runs of a study are one
     group, and so are a trunk and its branches.
 
     The library drops rows below its own count of steps, so no row is logged under that count: the
-    step is a value of the row, `step`, and the axis of all charts.
+    step is a value of the row, `step`, and the axis of all charts. Rows of earlier starts stay.
     """
 
-    def __init__(self, config: Config):
+    def __init__(self, project: str, run: TrackedRun):
         import wandb  # pyright: ignore[reportMissingImports]
 
-        run_dir = storage_path(config.directory)
+        run_dir = storage_path(run.config.directory)
         folder = run_dir if can_append(run_dir) else tempfile.gettempdir()
         self._run = wandb.init(
-            project=config.log.wandb_project,
-            name=config.name,
+            project=project,
+            name=run.config.name,
             group=absolute_path(run_dir).parent.name,
-            id=run_json.run_id(run_dir),
-            config=config.to_dict(),
+            id=run.id,
+            config=run.config.to_dict(),
             dir=str(folder),
             resume="allow",
         )
@@ -120,34 +281,5 @@ class _Wandb:
     def write(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
         self._run.log({**values, "tokens": tokens, "step": step})
 
-    def sync(self) -> None:
-        pass  # the library sends by itself
-
     def close(self) -> None:
         self._run.finish()
-
-
-def open_trackers(config: Config, from_step: int, say: Callable[[str], None]) -> list[Tracker]:
-    """Opens TensorBoard and Weights & Biases where configured, and returns them.
-
-    In TensorBoard, values that earlier starts wrote after step `from_step` are superseded; in
-    Weights & Biases they stay. A run in a bucket has no TensorBoard files, and `say` is told so.
-    """
-    trackers: list[Tracker] = []
-    if config.log.wandb_project:
-        trackers.append(_Wandb(config))
-    if config.log.tensorboard and can_append(storage_path(config.directory)):
-        trackers.append(_TensorBoard(config, from_step))
-    elif config.log.tensorboard:
-        say("tensorboard left out: its files grow, which files in a bucket cannot")
-    return trackers
-
-
-def check_wandb(log: LogConfig) -> None:
-    """Raises an InputError if Weights & Biases is configured and not installed."""
-    if log.wandb_project and importlib.util.find_spec("wandb") is None:
-        raise InputError(
-            "it needs Weights & Biases: pip install 'anytime_jax[wandb]', or leave it empty",
-            "config.log.wandb_project",
-            log.wandb_project,
-        )

@@ -26,7 +26,7 @@ from anytime_jax.data.dataset_info import Delimiters
 from anytime_jax.errors import InputError, nearest, needs_extra
 from anytime_jax.models.decoder import Params
 from anytime_jax.models.sampling import SamplingSettings
-from anytime_jax.training.trackers import open_trackers
+from anytime_jax.training.trackers import TENSORBOARD, Mirrors, TrackedRun, read_trackers
 from anytime_jax.weights.saved_run import SavedRun
 from anytime_jax.weights.text_scorer import TextScorer
 
@@ -297,7 +297,8 @@ def record_scores(
         shots = tasks.shots if x.shots is None else x.shots
         name = x.task if tasks.shots is None else f"{x.task}-{shots}shot"
         values[f"{TASKS}{weights}/{name}/{x.metric}"] = x.value
-    log = dataclasses.replace(run.config.log, wandb_project="")
+    shown = tuple(x for x in run.config.log.trackers if x[0] == TENSORBOARD)
+    log = dataclasses.replace(run.config.log, trackers=shown)
     config = dataclasses.replace(run.config, directory=str(run.run_dir), log=log)
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     try:
@@ -306,9 +307,9 @@ def record_scores(
             writer = RecordWriter(run.run_dir, None, {"started": now})
             writer.amend(run.step, run.tokens, values)
             writer.close()
-            for tracker in open_trackers(config, last, lambda text: None):
-                tracker.write(run.step, run.tokens, values)
-                tracker.close()
+            with Mirrors(lambda text: None) as mirrors:
+                mirrors.open(read_trackers(config), TrackedRun(config, "", last))
+                mirrors.write(run.step, run.tokens, values)
     except (InputError, OSError) as error:
         return f"the scores are not recorded: {error}"
     return ""

@@ -58,7 +58,7 @@ def test_printed_configuration_says_where_values_come_from(tmp_path, monkeypatch
     assert {origins.pop(x) for x in ("seed", "peak")} == {"from the command line"}
     assert {"batch_size", "alpha", "stages"} <= set(origins)
     assert set(origins.values()) == {"from 'mine.py'"}
-    assert not {"clip_norm", "b2", "tensorboard"} & set(origins)
+    assert not {"clip_norm", "b2", "trackers"} & set(origins)
 
 
 def test_dictionary_whose_keys_have_dots_is_given_in_each_way(tmp_path, monkeypatch, capsys):

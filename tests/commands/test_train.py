@@ -30,7 +30,7 @@ def test_signal_saves_and_the_printed_command_resumes(dataset, tmp_path, starts,
     run = tmp_path / "a run"
     file = write_config(
         tmp_path / "config.py", run, dataset.path, stop="never", data__repeat=True,
-        eval__every="1000 steps", checkpoint__every="1000 steps", log__tensorboard=True,
+        eval__every="1000 steps", checkpoint__every="1000 steps", log__trackers={"tensorboard": {}},
     )  # fmt: skip
     first = starts.launch(f"--config={file}", "--config.name=two words", folder=tmp_path)
     wait_for(first, "1x  validation")

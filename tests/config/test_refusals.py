@@ -68,7 +68,7 @@ REFUSED = {
         "mesh.data": [0],
         "mesh.fsdp": [-1],
         "mesh.tensor": [0],
-        "log.wandb_project": ["\x1b[0m"],
+        "log.trackers": ["wandb", ("wandb",)],
         "schedule.kind": ["cubic"],
         "schedule.peak": [1e39],
         # points in a run

@@ -268,7 +268,7 @@ def model_files(box: Sandbox) -> str:
         "data.path": "prepared", "run_dir": "continued", "model.length": LENGTH, "batch_size": 4,
         "microbatches": 1, "chinchilla_tokens": 4 * LENGTH, "stop": "1 step", "eval.tokens": "all",
         "model.dtype": "float32", "schedule.peak": 1e-12, "schedule.warmup": "1 step",
-        "averages": "('f25',)", "eval.batch_size": 4, "log.tensorboard": False,
+        "averages": "('f25',)", "eval.batch_size": 4, "log.trackers": "()",
     }  # fmt: skip
     argv = (f"--config.{name}={value}" for name, value in overrides.items())
     ended = box.do("train", "--config=continued:model", *argv)
@@ -334,7 +334,8 @@ def mirrors(box: Sandbox) -> str:
 
     All evaluations of the records are in both, and what TensorBoard shows is what the records have.
     """
-    options = ("--config.log.tensorboard=True", "--config.log.wandb_project=mine")
+    trackers = {"tensorboard": {}, "wandb": {"project": "mine"}}
+    options = (f"--config.log.trackers={trackers}",)
     options += ("--config.eval.every=1 step", "--config.eval.batch_size=1")
     options += ("--config.log.every=1 step",)
     words = []

@@ -394,7 +394,8 @@ if [ "$1" = read-only ]; then mount -o remount,ro,bind run || exit 77; fi
 if [ "$1" = "fills up" ]; then
   (sleep "$4"; head -c 9000000 /dev/zero >disk/filler 2>/dev/null) &
 fi
-"$3" -m anytime_jax.main --config=run.py --config.stop=4x --config.log.tensorboard=True >/dev/null
+"$3" -m anytime_jax.main --config=run.py --config.stop=4x \\
+  "--config.log.trackers={'tensorboard': {}}" >/dev/null
 status=$?
 cp -r disk/run copied
 exit $status

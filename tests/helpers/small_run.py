@@ -55,7 +55,7 @@ def settings(run_dir: str | pathlib.Path, data: str | pathlib.Path, **changes: A
     config.schedule = ConfigDict({**schedule, "warmup": "3 steps"})
     config.eval.update(every="5 steps", tokens=10 * LENGTH, batch_size=8)
     config.checkpoint.update(every="4 steps", keep=2)
-    config.log.update(every="3 steps", tensorboard=False)
+    config.log.update(every="3 steps", trackers=())
     for name, value in changes.items():
         *groups, last = name.split("__")
         group = functools.reduce(operator.getitem, groups, config)

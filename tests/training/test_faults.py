@@ -10,6 +10,7 @@ import shutil
 import jax
 import jax.numpy as jnp
 import pytest
+import recording_tracker
 import small_run
 from training_runs import EVAL_NAMES, bits, records, saved, start
 from wrapped_step import WrappedStep
@@ -86,11 +87,15 @@ def test_nonfinite_loss_ends_run_at_last_good_checkpoint(whole, dataset, tmp_pat
 
 def test_bad_updates_are_skipped_and_counted(dataset, tmp_path, monkeypatch):
     spoil_updates(monkeypatch, {7, 12, 13})
+    monkeypatch.setattr(recording_tracker, "calls", calls := [])
     changes = {"guard__skip": "nonfinite", "guard__limit": 2, "checkpoint__every": "100 steps"}
+    changes["log__trackers"] = {"recording_tracker:Recording": {}}
     outcome, output = start(tmp_path, dataset, stop="2x", **changes)
     assert outcome == Outcome(20, "stop")
     assert "update 7 (samples 48 to 55) has a loss of nan" in output
     assert "skipped, 3 so far" in output
+    told = [x[1:3] for x in calls if x[0] == "tell"]
+    assert told == [("skip", 7), ("skip", 12), ("skip", 13), ("stop", 20)]
     rows = {step: values for step, _, values in records(tmp_path)}
     skipped = {step: row["train/skipped"] for step, row in rows.items() if "train/skipped" in row}
     assert skipped == {3: 0, 6: 0, 9: 1, 12: 2, 15: 3, 18: 3}

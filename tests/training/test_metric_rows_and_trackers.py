@@ -1,5 +1,7 @@
 """Rows of metrics, from the device to the host, and the trackers."""
 
+import contextlib
+import itertools
 import json
 import math
 import re
@@ -10,23 +12,28 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import recording_tracker
 import small_run
 import wandb_stub
 from run_files import run_file
 from tensorboardX.proto import event_pb2, layout_pb2
 from training_runs import start
 
+from anytime_jax import api
 from anytime_jax.checkpoints import run_json
 from anytime_jax.checkpoints.metric_records import LAYERS, RecordWriter, read_records
 from anytime_jax.config import run_config
 from anytime_jax.config.kinds import NOBODY
-from anytime_jax.config.run_settings import LogConfig
-from anytime_jax.errors import InputError
+from anytime_jax.errors import InputError, RunError
+from anytime_jax.storage.paths import storage_path
 from anytime_jax.training import metric_rows, recorder
+from anytime_jax.training.branching import decay_settings
 from anytime_jax.training.metric_rows import AHEAD, MetricRows
 from anytime_jax.training.step import RELATIVE_UPDATES
-from anytime_jax.training.trackers import check_wandb, open_trackers
+from anytime_jax.training.trackers import Mirrors, TrackedRun, read_trackers
 
+TENSORBOARD = {"tensorboard": {}}
+WANDB = {"wandb": {"project": "mine"}}
 MEANS = ("loss", "grad_norm", "clipped", "update_norm")
 NAMES = (*MEANS, "lr")
 COUNTS = {"spikes": 0, "skipped": 0, "consecutive_skips": 0}
@@ -186,6 +193,14 @@ def test_least_time_of_an_update_is_that_of_the_model_of_its_stage():
     assert seconds(11) - seconds(10) == small_run.BATCH * small_run.LENGTH * attention / 64
 
 
+def open_mirrors(config, from_step):
+    """The open mirrors of a configuration, none of which may fail."""
+    mirrors = Mirrors(pytest.fail)
+    run_id = run_json.run_id(storage_path(config.directory))
+    mirrors.open(read_trackers(config), TrackedRun(config, run_id, from_step))
+    return mirrors
+
+
 def read_events(path):
     """The scalars of a TensorBoard file, whose frames are length, checksum, event, checksum."""
     content, found = path.read_bytes(), []
@@ -199,14 +214,13 @@ def read_events(path):
 
 
 def test_tensorboard_has_the_values(tmp_path):
-    opened = small_run.config(tmp_path, log__tensorboard=True)
+    opened = small_run.config(tmp_path, log__trackers=TENSORBOARD)
     threads = threading.enumerate()
-    (writer,) = open_trackers(opened, 2, pytest.fail)
-    assert threading.enumerate() == threads  # one could end, and leave the run waiting for it
-    writer.write(3, 30, {"train/loss": 5.5, "lr": 0.25})
-    writer.write(3, 30, {"eval/f25/loss": 5.25})
-    writer.sync()
-    writer.close()
+    with open_mirrors(opened, 2) as mirrors:
+        assert threading.enumerate() == threads  # one could end, and leave the run waiting for it
+        mirrors.write(3, 30, {"train/loss": 5.5, "lr": 0.25})
+        mirrors.write(3, 30, {"eval/f25/loss": 5.25})
+        mirrors.sync()
     (file,) = (tmp_path / "tensorboard").iterdir()
     values = {"train/loss": 5.5, "lr": 0.25, "eval/f25/loss": 5.25}
     (step, text), _, *scalars = read_events(file)
@@ -229,16 +243,16 @@ def test_evaluations_are_in_tensorboard_before_the_records(dataset, tmp_path, mo
         counts.append(len(recorded))
 
     monkeypatch.setattr(RecordWriter, "sync", sync_and_compare)
-    start(tmp_path / "run", dataset, log__tensorboard=True)
+    start(tmp_path / "run", dataset, log__trackers=TENSORBOARD)
     assert counts[-1] == 2  # of steps 5 and 10
 
 
 def test_tensorboard_has_one_chart_of_all_weights_at_every_start(tmp_path):
     sources = {name: (f"data/{name}", 0.5) for name in ("a", "b")}
-    several = small_run.config(tmp_path, log__tensorboard=True, data__mixture=sources)
+    several = small_run.config(tmp_path, log__trackers=TENSORBOARD, data__mixture=sources)
     for from_step in (0, 4):
-        (writer,) = open_trackers(several, from_step, pytest.fail)
-        writer.close()
+        with open_mirrors(several, from_step):
+            pass
         *_, (step, layout) = read_events(max((tmp_path / "tensorboard").iterdir()))
         assert (step, layout.tag) == (from_step, "custom_scalars__config__")
         (category,) = layout_pb2.Layout.FromString(layout.tensor.string_val[0]).category
@@ -251,17 +265,15 @@ def test_tensorboard_has_one_chart_of_all_weights_at_every_start(tmp_path):
 
 def test_run_of_wandb_belongs_to_the_directory(tmp_path, monkeypatch):
     """Two studies with a run of one name; one run goes on, and its folder is moved meanwhile."""
-    wandb = mock.Mock()
+    wandb = mock.Mock(__spec__=True)
     monkeypatch.setitem(sys.modules, "wandb", wandb)
-    log = {"log__tensorboard": False, "log__wandb_project": "mine"}
 
     def mirror_run(study):
-        config = small_run.config(tmp_path / study / "x", name="x/y" * 50, **log)
+        config = small_run.config(tmp_path / study / "x", name="x/y" * 50, log__trackers=WANDB)
         if not (tmp_path / study).exists():
             run_json.write_run_file(tmp_path / study / "x", run_file(id=study))
-        (mirror,) = open_trackers(config, 0, pytest.fail)
-        mirror.write(3, 30, {"lr": 0.25})
-        mirror.close()
+        with open_mirrors(config, 0) as mirrors:
+            mirrors.write(3, 30, {"lr": 0.25})
         return types.SimpleNamespace(**wandb.init.call_args.kwargs)
 
     first, other = mirror_run("a"), mirror_run("b")
@@ -275,25 +287,85 @@ def test_wandb_has_all_rows_whatever_their_order(tmp_path, monkeypatch):
     """The second start repeats an evaluation of a step that the first has passed."""
     monkeypatch.setitem(sys.modules, "wandb", wandb_stub)
     run_json.write_run_file(tmp_path, run_file(id="a"))
-    config = small_run.config(tmp_path, log__tensorboard=False, log__wandb_project="mine")
+    config = small_run.config(tmp_path, log__trackers=WANDB)
     written = [(12, "train/loss"), (10, "eval/f25/loss"), (10, "train/loss"), (12, "train/loss")]
     for half in (written[:1], written[1:]):
-        (mirror,) = open_trackers(config, 0, pytest.fail)
-        for step, name in half:
-            mirror.write(step, 10 * step, {name: 0.25})
-        mirror.close()
+        with open_mirrors(config, 0) as mirrors:
+            for step, name in half:
+                mirrors.write(step, 10 * step, {name: 0.25})
     rows = [
         {x: y for x, y in row.items() if x != "_step"} for row in wandb_stub.read_rows(tmp_path)
     ]
     assert rows == [{name: 0.25, "step": step, "tokens": 10 * step} for step, name in written]
 
 
-def test_check_mirrors_rejects_missing_package(monkeypatch):
-    log = LogConfig("1 steps", tensorboard=False, wandb_project="mine")
+@pytest.fixture(name="calls")
+def calls_fixture(monkeypatch):
+    monkeypatch.setattr(recording_tracker, "calls", calls := [])
+    return calls
+
+
+@pytest.mark.parametrize("fails", ["", "open", "write", "tell", "sync", "close"])
+def test_failure_of_a_mirror_ends_its_rows_and_no_run(fails, dataset, tmp_path, calls):
+    trackers = {"recording_tracker:Recording": {"fails": fails}}
+    outcome, output = start(tmp_path / "run", dataset, log__trackers=trackers)
+    assert outcome.reason == "stop"
+    assert output.count("SystemExit: no connection") == (1 if fails else 0)
+    rows = [(x.step, x.tokens, x.values) for x in read_records(tmp_path / "run")]
+    assert [step for step, *_ in rows] == [3, 5, 6, 9, 10]
+    written = [x[1:] for x in calls if x[0] == "write"]
+    assert written == {"open": [], "write": rows[:1], "sync": rows[:1]}.get(fails, rows)
+    if fails != "open":
+        (*_, (tell, event, step, text), close) = calls
+        assert (tell, event, step, close) == ("tell", "stop", 10, ("close",))
+        assert "10 steps" in text
+
+
+@pytest.mark.parametrize("ending", ["interrupted", "failure"])
+def test_mirror_hears_how_a_start_ends(ending, dataset, tmp_path, calls, monkeypatch):
+    checks = itertools.count()
+
+    def interrupted():
+        return ending == "interrupted" and next(checks) == 4
+
+    if ending == "failure":
+        fail = mock.Mock(side_effect=RunError("no space"))
+        monkeypatch.setattr(RecordWriter, "write", fail)
+    with contextlib.suppress(RunError):
+        trackers = {"recording_tracker:Recording": {}}
+        start(tmp_path / "run", dataset, interrupted, log__trackers=trackers)
+    *_, (tell, event, step, text), close = calls
+    assert (tell, event, close) == ("tell", ending, ("close",))
+    assert (step, text) == (3, "no space") if ending == "failure" else "4 steps" in text
+
+
+def test_runs_are_read_without_trust_in_their_trackers(dataset, tmp_path):
+    """Only a branch, which would open them, needs it."""
+    start(tmp_path / "run", dataset, log__trackers={"recording_tracker:Recording": {}})
+    config = api.open_run(tmp_path / "run").config
+    for read in (lambda: read_trackers(config), lambda: decay_settings(str(tmp_path / "run"))):
+        with pytest.raises(InputError, match="--trust=recording_tracker"):
+            read()
+    settings = decay_settings(str(tmp_path / "run"), trust=["recording_tracker"])
+    assert settings["log"]["trackers"] == (("recording_tracker:Recording", ()),)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("wandb", {"project": "mine"}),  # not installed
+        ("wandb", {"project": "\x1b[0m"}),
+        ("wandb", {}),
+        ("tensorboard", {"project": "mine"}),
+        ("tensorboard", True),
+        ("mlflow", {}),
+    ],
+)
+def test_tracker_that_is_none_is_refused(name, settings, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(InputError, match=r"config\.log\.wandb_project"):
-        check_wandb(log)
-    check_wandb(LogConfig("1 steps", tensorboard=True, wandb_project=""))
+    config = small_run.config("run", log__trackers={name: settings})
+    with pytest.raises(InputError, match=rf"config\.log\.trackers\.{name}"):
+        read_trackers(config)
 
 
 def test_clock_that_stands_still_gives_no_speed(monkeypatch):

@@ -60,7 +60,7 @@ def train_run(folder, vocabulary, bos=None):
         model__vocab_size=dataset.vocab_size,
         model__embedding_rows=dataset.vocab_size,
         data__repeat=True,
-        log__tensorboard=True,
+        log__trackers={"tensorboard": {}},
         checkpoint__keep_every="2 steps",
         stop="6 steps",
     )

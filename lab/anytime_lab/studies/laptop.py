@@ -119,5 +119,5 @@ def decoder(**schedule: float | str) -> ConfigDict:
     config.schedule = ConfigDict({**schedule, "warmup": "192 steps"})
     config.eval.update(every=f"{HORIZONS[-1]}x", tokens=262_144, batch_size=64)
     config.checkpoint.update(every="1x", keep=1)
-    config.log.update(every="60 steps", tensorboard=False)
+    config.log.update(every="60 steps", trackers=())
     return config
