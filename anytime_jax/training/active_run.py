@@ -26,9 +26,10 @@ from anytime_jax.checkpoints.retention import retention_policy
 from anytime_jax.checkpoints.run_json import RunFile, Start
 from anytime_jax.config.run_config import Config
 from anytime_jax.corpus import companion_files
-from anytime_jax.distributed import processes, sharding
+from anytime_jax.distributed import processes, sharding, silence
 from anytime_jax.errors import RunError
 from anytime_jax.formatting import format_duration
+from anytime_jax.storage.files import file_versions
 from anytime_jax.storage.paths import absolute_path, storage_path
 from anytime_jax.train_state import TrainState
 from anytime_jax.training import due_steps, preflight, pretrained, run_data, signals
@@ -42,6 +43,8 @@ from anytime_jax.training.recorder import Recorder
 from anytime_jax.training.run_failures import LastCheckpoint
 from anytime_jax.training.state_memory import describe_program
 from anytime_jax.training.step import Metrics, rates_at
+
+_SILENCE_MINUTES = 30.0  # the default where several processes run
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -177,7 +180,7 @@ def open_run(
     with contextlib.ExitStack() as stack:
         last = LastCheckpoint(run_dir, plan.saved_step)
         stack.enter_context(last.explain_failures())
-        interrupted = interrupted or stack.enter_context(signals.interruptible())
+        asked = interrupted or stack.enter_context(signals.interruptible())
         with processes.fail_together():
             if processes.is_primary():
                 stack.enter_context(run_ownership.lock(run_dir))
@@ -193,6 +196,12 @@ def open_run(
         def confirm_start() -> None:
             if processes.is_primary():
                 run_ownership.confirm(run_dir, start.id)
+
+        watch = stack.enter_context(_watch_silence(config, last))
+
+        def is_interrupted() -> bool:
+            watch.alive()  # at every update and batch of an evaluation; compilations and saves too
+            return asked()
 
         checkpoints = CheckpointManager(run_dir, retention_policy(config), display.say)
         stack.callback(checkpoints.close)
@@ -232,7 +241,7 @@ def open_run(
             batches=batches,
             saves=due_steps.save_event(config, plan.stop),
             evaluations=evaluations,
-            interrupted=interrupted,
+            interrupted=is_interrupted,
             misses_evaluation=misses_evaluation,
             about=dataclasses.replace(plan.about, averages_since=averages_since),
             evaluators=RunEvaluators(config, mesh, plan.sets, plan.set_weights, plan.programs),
@@ -243,6 +252,15 @@ def open_run(
             confirm_start=confirm_start,
             say=display.say,
         )
+
+
+def _watch_silence(config: Config, last: LastCheckpoint) -> silence.Watch:
+    """Returns a watch that ends a start that is stuck; it begins with the first update."""
+    minutes = config.guard.silence
+    if minutes == "auto":
+        minutes = 0 if processes.is_single() else _SILENCE_MINUTES
+    saves = last.run_dir / checkpoint_listing.DIRECTORY
+    return silence.Watch(60 * minutes, lambda: file_versions(saves), lambda: f"; {last}")
 
 
 def _has_moved_on(plan: Plan) -> bool:
