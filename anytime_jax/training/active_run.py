@@ -85,18 +85,18 @@ class Run:
     def profiled(self, step: int) -> Iterator[None]:
         """Marks the update after `step` in a trace; starts or stops the trace if it is time."""
         if self.profiler.begins(step):
-            with self.recorder.paused():
+            with self.recorder.paused("profiling"):
                 self.profiler.start()
         with jax.profiler.StepTraceAnnotation("train", step_num=step + 1):
             yield
         if self.profiler.ends(step + 1):
-            with self.recorder.paused():
+            with self.recorder.paused("profiling"):
                 self.profiler.stop()
 
     @jax.profiler.annotate_function
     def read_batch(self) -> jax.Array:
         """Returns the next batch, which was read ahead."""
-        with self.last.named():
+        with self.last.named(), self.recorder.spent("waiting for data"):
             return next(self.batches)
 
     @jax.profiler.annotate_function
@@ -110,7 +110,7 @@ class Run:
         rates, model = rates_at(config, step), config.stage_at(step).model
         key = model, tokens.shape
         if key not in self._compiled:
-            with self.recorder.paused():
+            with self.recorder.paused("compiling"):
                 train_step = self.plan.programs[model].train_step
                 self._compiled[key] = self._compile(train_step.lower(state, tokens, rates))
         return self._compiled[key](state, tokens, rates)
@@ -131,7 +131,7 @@ class Run:
     @jax.profiler.annotate_function
     def save(self, step: int, state: TrainState) -> None:
         """Saves a checkpoint; returns when the state is copied to host memory."""
-        with self.recorder.paused():
+        with self.recorder.paused("saving"):
             with processes.fail_together("keep the run", RunError):
                 self.confirm_start()
             config, clock = self.plan.config, self.plan.config.clock
@@ -145,11 +145,12 @@ class Run:
             )
             self.checkpoints.save(state, meta)
         self.last.step = step
+        self.recorder.store_seconds()
 
     @jax.profiler.annotate_function
     def evaluate(self, step: int, state: TrainState) -> None:
         """Evaluates the weights and records their losses, unless it is interrupted."""
-        with self.recorder.paused():
+        with self.recorder.paused("evaluation"):
             began = time.perf_counter()
             with self.last.named():
                 losses = self.evaluators.at(step).losses(weight_trees(state), self.interrupted)
