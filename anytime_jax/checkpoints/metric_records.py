@@ -9,6 +9,9 @@ On a disk, rows are appended to the segment. In a bucket nothing can be appended
 `sync` writes the rows since the last `sync` as a file of its own, which continues the file before:
 `0001-START-0000.jsonl`, `0001-START-0001.jsonl`, ... with the id of the start.
 
+A line also has the seconds of its start so far, by what they went into. Lines without values have
+these seconds alone, and are no rows.
+
 Reading never fails on the content of a file: a segment is read as far as it is valid.
 """
 
@@ -59,6 +62,7 @@ class RecordWriter:
         from_step: int | None,
         header: Mapping[str, Any],
         confirm: Callable[[], None] = lambda: None,
+        seconds: Callable[[], Mapping[str, float]] = dict,
     ):
         """Opens the next segment.
 
@@ -69,7 +73,9 @@ class RecordWriter:
           header: further entries of the header, such as the id of the start as "start".
           confirm: raises an error if the start may not write any more; called before each write to
             a bucket.
+          seconds: returns the seconds of the start so far, by what they went into.
         """
+        self._seconds = seconds
         directory = storage_path(run_dir) / DIRECTORY
         directory.mkdir(parents=True, exist_ok=True)
         number = max((_number(path) for path in segments(run_dir)), default=-1) + 1
@@ -102,8 +108,14 @@ class RecordWriter:
         self.amend(step, tokens, values)
 
     def amend(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
-        """Adds values to a row, which may be an earlier one; replaces values of the same names."""
-        self._segment.add({"step": step, "tokens": tokens, "values": dict(values)})
+        """Adds values to a row, which may be an earlier one; replaces values of the same names.
+
+        Without values, only the seconds of the start are stored.
+        """
+        line: dict[str, Any] = {"step": step, "tokens": tokens, "values": dict(values)}
+        if seconds := {name: round(x, 3) for name, x in self._seconds().items()}:
+            line["seconds"] = seconds
+        self._segment.add(line)
 
     def rows_before(self, step: int) -> int:
         """Returns the number of rows before the current step, in all segments."""
@@ -242,13 +254,21 @@ def segments(run_dir: str | Path) -> list[Path]:
 def read_starts(run_dir: str | Path) -> list[dict[str, Any]]:
     """Returns the header of every start, in order, as far as the headers are valid.
 
-    A header has the step "from_step" and whatever the start recorded, such as "devices".
+    A header has the step "from_step" and whatever the start recorded, such as "devices". "seconds"
+    is the list of the steps at which the start recorded its seconds, each with the seconds.
     """
-    starts = []
+    starts: list[dict[str, Any]] = []
     for _, content in _read_segments(run_dir, lambda text: None):
-        with contextlib.suppress(ValueError, TypeError):
-            starts.append(dict(parse_json(content.partition(b"\n")[0])))
-    return [x for x in starts if type(x.get("from_step")) is int]
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            header, *lines = content.split(b"\n")
+            about = dict(parse_json(header))
+            if type(about.get("from_step")) is int:
+                starts.append(about | {"seconds": []})
+            for fields in map(parse_json, filter(None, lines)):
+                if "seconds" in fields:
+                    spent = {str(name): float(x) for name, x in fields["seconds"].items()}
+                    starts[-1]["seconds"].append((_count(fields["step"]), spent))
+    return starts
 
 
 def _number(segment: Path) -> int:
@@ -291,7 +311,9 @@ def _parse(segment: Path, content: bytes, warn: Callable[[str], None]) -> Iterat
                 raise ValueError("values is not an object")
             if any(type(x) not in (int, float) for x in values.values()):
                 raise ValueError("a value is not a number")
-            yield Row(_count(fields["step"]), _count(fields["tokens"]), values)
+            row = Row(_count(fields["step"]), _count(fields["tokens"]), values)
+            if values:
+                yield row
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             warn(f"{segment}: read up to line {number}, which is not a record ({error!r})")
             return

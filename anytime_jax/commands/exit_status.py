@@ -12,8 +12,8 @@ from anytime_jax.storage.failures import is_temporary, storage_errors
 
 TEXT = (
     "exit status: 0 done, or a training saved after a signal; 1 failed; 2 bad input;\n"
-    "75 another process of the run was lost, or a bucket is out of reach; 130 interrupted;\n"
-    "141 output closed early"
+    "75 another process of the run was lost, a bucket is out of reach, or a training was stuck;\n"
+    "130 interrupted; 141 output closed early"
 )
 _MAX_MESSAGE = 580  # characters of a message
 

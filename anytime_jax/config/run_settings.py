@@ -154,7 +154,7 @@ class DecayConfig:
 
 @dataclasses.dataclass(frozen=True)
 class GuardConfig:
-    """Handling of bad updates.
+    """Handling of bad updates, and of a start that is stuck.
 
     Attributes:
       skip: "nothing" stops the run at the first loss or gradient that is not finite; "nonfinite"
@@ -162,15 +162,21 @@ class GuardConfig:
       spike: a loss is a spike if it is this many standard deviations above the mean of recent
         losses.
       limit: number of bad updates in a row that are skipped before the run stops.
+      silence: minutes without a sign of life after which a start ends with status 75; it prints the
+        stacks of all threads before. 0 is never, and "auto" is 30 where several processes run.
     """
 
     skip: Literal["nothing", "nonfinite", "spikes"] = "nothing"
     spike: float = 6.0
     limit: int = 10
+    silence: float | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
         require_positive("spike", self.spike)
         require_count("limit", self.limit, least=1)
+        if self.silence != "auto":
+            ok = is_number(self.silence) and 0 <= self.silence < 1e6
+            require(ok, "silence", self.silence, "minutes, 0 for never, or 'auto'")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -275,7 +281,7 @@ class Settings:
       schedule: learning rate.
       decay: decay of the learning rate at the end.
       optimizer: method of the updates.
-      guard: bad updates.
+      guard: bad updates, and a start that is stuck.
       mesh: devices along each axis.
       eval: evaluation.
       checkpoint: checkpoints.

@@ -2,7 +2,7 @@
 
 When a process is lost, either a collective raises an error in the others, or JAX's runtime notices
 and calls C's `abort()` in a thread of its own. JAX has no public hook for that, so `handle_abort`
-handles the signal that `abort()` raises.
+handles the signal that `abort()` raises. A start that is stuck ends in the same way (`silence`).
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from anytime_jax.errors import ProcessLostError
 
@@ -44,13 +44,17 @@ def _abort_handler(number: int) -> None:
     It waits for the interpreter's lock, which JAX releases wherever it waits for other processes.
     """
     del number
+    end(lambda: str(make_error("JAX aborted this one: see above")))
+
+
+def end(make_line: Callable[[], str]) -> NoReturn:
+    """Ends this process at once, from any thread, with a line and the status of a lost process."""
     if not _is_ending.acquire(blocking=False):
         time.sleep(2 * _MAX_SECONDS)  # another thread is ending this process
     try:
         signal.alarm(_MAX_SECONDS)  # the default action kills this process
-        line = f"error: {make_error('JAX aborted this one: see above')}\n"
         with contextlib.suppress(OSError):
-            os.write(2, line.encode())
+            os.write(2, f"error: {make_line()}\n".encode())
     finally:
         os._exit(os.EX_TEMPFAIL)
 

@@ -26,9 +26,10 @@ from anytime_jax.checkpoints.retention import retention_policy
 from anytime_jax.checkpoints.run_json import RunFile, Start
 from anytime_jax.config.run_config import Config
 from anytime_jax.corpus import companion_files
-from anytime_jax.distributed import processes, sharding
+from anytime_jax.distributed import processes, sharding, silence
 from anytime_jax.errors import RunError
 from anytime_jax.formatting import format_duration
+from anytime_jax.storage.files import file_versions
 from anytime_jax.storage.paths import absolute_path, storage_path
 from anytime_jax.train_state import TrainState
 from anytime_jax.training import (
@@ -53,6 +54,7 @@ from anytime_jax.training.step import Metrics, rates_at
 from anytime_jax.training.trackers import Mirrors
 
 _POLL_SECONDS = 0.2  # between looks at the last exports
+_SILENCE_MINUTES = 30.0  # the default where several processes run
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -97,18 +99,18 @@ class Run:
     def profiled(self, step: int) -> Iterator[None]:
         """Marks the update after `step` in a trace; starts or stops the trace if it is time."""
         if self.profiler.begins(step):
-            with self.recorder.paused():
+            with self.recorder.paused("profiling"):
                 self.profiler.start()
         with jax.profiler.StepTraceAnnotation("train", step_num=step + 1):
             yield
         if self.profiler.ends(step + 1):
-            with self.recorder.paused():
+            with self.recorder.paused("profiling"):
                 self.profiler.stop()
 
     @jax.profiler.annotate_function
     def read_batch(self) -> jax.Array:
         """Returns the next batch, which was read ahead."""
-        with self.last.named():
+        with self.last.named(), self.recorder.spent("waiting for data"):
             return next(self.batches)
 
     @jax.profiler.annotate_function
@@ -133,7 +135,7 @@ class Run:
         """Calls a jitted function, which is compiled first unless it was for such a batch."""
         key = function, tokens.shape
         if key not in self._compiled:
-            with self.recorder.paused():
+            with self.recorder.paused("compiling"):
                 lowered = function.lower(state, tokens, *more)
                 self._compiled[key] = self._compile(name, lowered)
         return self._compiled[key](state, tokens, *more)
@@ -154,7 +156,7 @@ class Run:
     @jax.profiler.annotate_function
     def save(self, step: int, state: TrainState) -> None:
         """Saves a checkpoint; returns when the state is copied to host memory."""
-        with self.recorder.paused():
+        with self.recorder.paused("saving"):
             with processes.fail_together("keep the run", RunError):
                 self.confirm_start()
             config, clock = self.plan.config, self.plan.config.clock
@@ -168,13 +170,14 @@ class Run:
             )
             self.checkpoints.save(state, meta)
         self.last.step = step
+        self.recorder.store_seconds()
         if self.exports and milestone_exports.is_due(config, step, self.plan.stop):
             self.exports.add(step)
 
     @jax.profiler.annotate_function
     def evaluate(self, step: int, state: TrainState) -> None:
         """Evaluates the weights and records their losses, unless it is interrupted."""
-        with self.recorder.paused():
+        with self.recorder.paused("evaluation"):
             began = time.perf_counter()
             with self.last.named():
                 losses = self.evaluators.at(step).losses(weight_trees(state), self.interrupted)
@@ -219,7 +222,7 @@ def open_run(
     with contextlib.ExitStack() as stack:
         last = LastCheckpoint(run_dir, plan.saved_step)
         stack.enter_context(last.explain_failures())
-        interrupted = interrupted or stack.enter_context(signals.interruptible())
+        asked = interrupted or stack.enter_context(signals.interruptible())
         with processes.fail_together():
             if processes.is_primary():
                 stack.enter_context(run_ownership.lock(run_dir))
@@ -241,6 +244,12 @@ def open_run(
         if config.checkpoint.export and processes.is_primary():
             exports = MilestoneExports(config, display.say)
             stack.callback(exports.close)
+        watch = stack.enter_context(_watch_silence(config, last))
+
+        def is_interrupted() -> bool:
+            watch.alive()  # at every update and batch of an evaluation; compilations and saves too
+            return asked()
+
         checkpoints = CheckpointManager(run_dir, retention_policy(config), display.say)
         stack.callback(checkpoints.close)
         abstract_state = plan.program.abstract_state
@@ -284,7 +293,7 @@ def open_run(
             batches=batches,
             saves=due_steps.save_event(config, plan.stop),
             evaluations=evaluations,
-            interrupted=interrupted,
+            interrupted=is_interrupted,
             misses_evaluation=misses_evaluation,
             about=dataclasses.replace(plan.about, averages_since=averages_since),
             evaluators=RunEvaluators(config, mesh, plan.sets, plan.set_weights, plan.programs),
@@ -297,6 +306,15 @@ def open_run(
             say=display.say,
             exports=exports,
         )
+
+
+def _watch_silence(config: Config, last: LastCheckpoint) -> silence.Watch:
+    """Returns a watch that ends a start that is stuck; it begins with the first update."""
+    minutes = config.guard.silence
+    if minutes == "auto":
+        minutes = 0 if processes.is_single() else _SILENCE_MINUTES
+    saves = last.run_dir / checkpoint_listing.DIRECTORY
+    return silence.Watch(60 * minutes, lambda: file_versions(saves), lambda: f"; {last}")
 
 
 def _has_moved_on(plan: Plan) -> bool:

@@ -5,6 +5,7 @@ import datetime
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -31,6 +32,7 @@ from anytime_jax.training.plan import Plan
 from anytime_jax.training.progress import Display
 from anytime_jax.training.run_failures import LastCheckpoint
 from anytime_jax.training.step import Metrics
+from anytime_jax.training.stopwatch import Stopwatch
 from anytime_jax.training.trackers import Mirrors, TrackedRun
 
 
@@ -59,6 +61,8 @@ class Recorder:
         if another start than `start_id` has taken over.
         """
         self._plan, self._display, self._mirrors, self._last = plan, display, mirrors, last
+        self._stopwatch = Stopwatch()
+        self._step = plan.step  # of the update last pushed
         self._averages_since = averages_since
         config, device = plan.config, plan.mesh.devices.flat[0]
         self._records: RecordWriter | None = None
@@ -71,7 +75,9 @@ class Recorder:
                 "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
                 "devices": f"{plan.mesh.size} x {device.device_kind}",
             }
-            self._records = RecordWriter(config.directory, plan.step, header, confirm_start)
+            self._records = RecordWriter(
+                config.directory, plan.step, header, confirm_start, self._stopwatch.seconds
+            )
             missing = describe_missing(self._records.rows_before(plan.step), meta.rows, plan.step)
             if missing and last.step:
                 display.say(f"records  {missing}")
@@ -89,14 +95,25 @@ class Recorder:
 
         Raises a RunError at an update that ends the run.
         """
+        self._step = step
         self._record(self._metric_rows.push(step, metrics))
 
     @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Records all updates before the block; its time does not count in the recorded speed."""
+    def paused(self, what: str) -> Iterator[None]:
+        """Records all updates before the block, whose time counts as `what`, and not as updates."""
         self._record(self._metric_rows.pause())
-        yield
+        with self.spent(what):
+            yield
         self._metric_rows.resume()
+
+    def spent(self, what: str) -> AbstractContextManager[None]:
+        """Counts the time of the block as `what` in the seconds of the start."""
+        return self._stopwatch.spent(what)
+
+    def store_seconds(self) -> None:
+        """Records what the time of the start went into so far."""
+        if self._records:
+            self._records.amend(self._step, self._plan.config.clock.tokens(self._step), {})
 
     def record_losses(self, step: int, losses: Mapping[str, float], seconds: float) -> None:
         """Records an evaluation; raises a RunError if a loss is not finite.
@@ -135,6 +152,9 @@ class Recorder:
 
     def close(self) -> None:
         """Closes the records, which have every row of a saved step already."""
+        self._stopwatch.close()
+        with contextlib.suppress(RunError, *storage_errors()):
+            self.store_seconds()
         if self._records:
             with contextlib.suppress(RunError, *storage_errors()):
                 self._records.close()

@@ -36,7 +36,7 @@ from anytime_jax.storage.paths import storage_path
 from anytime_jax.tables import Table
 from anytime_lab import html_page, run_comparison
 from anytime_lab.forecast import forecast_figure, forecast_report, forecast_subject
-from anytime_lab.monitor import run_snapshot
+from anytime_lab.monitor import run_snapshot, time_shares
 from anytime_lab.monitor.follow import follow, until_interrupted
 from anytime_lab.monitor.run_snapshot import Snapshot
 from anytime_lab.paper import paper_items, report_page
@@ -157,6 +157,7 @@ def _write_run(
     A failure of the forecast, the figures or the disk becomes a line; the losses are shown anyway.
     """
     parts: list[Part] = list(run_snapshot.describe(snapshot))
+    parts += _attempt("no shares of time", lambda: [*time_shares.describe(snapshot.run_dir)])
     failure = f"the layers could not be drawn in {directory} (give another as --output)"
     parts += _attempt(failure, lambda: _draw(layer_figure.draw, snapshot, directory))
     if snapshot.evaluated:

@@ -104,6 +104,18 @@ def test_bad_input_is_named(reported, tmp_path, rejected, monkeypatch):
     assert "runs/studies/laptop" in rejected(report, f"--study={laptop.__file__}")
 
 
+def test_report_of_a_run_has_the_shares_of_its_time(tmp_path, command):
+    RecordedRun(tmp_path).add(60)
+    about = {"started": "2026-01-01T00:00:00+00:00"}
+    spent = {"updates": 3.0, "saving": 1.0}
+    writer = RecordWriter(tmp_path, 60, about, seconds=lambda: spent)
+    writer.write(120, CLOCK.tokens(120), {"lr": 1.0})
+    writer.close()
+    status, out, _ = command(report, f"--run={tmp_path}")
+    assert status == 0
+    assert "updates 75.0%, saving 25.0%, lost work 0.0%" in " ".join(out.split())
+
+
 @pytest.mark.parametrize(
     ("module", "name"), [(loss_figure, "draw"), (forecast_subject, "open_run")]
 )

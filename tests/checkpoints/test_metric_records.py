@@ -139,6 +139,21 @@ def test_starts_are_listed_once_each(tmp_path):
     assert [(x["started"], x["from_step"]) for x in starts] == [("first", 0), ("second", 5)]
 
 
+def test_seconds_are_read_by_start_and_change_no_row(tmp_path):
+    spent = {"updates": 1.0}
+    for step, start in ((0, "first"), (4, "second")):
+        writer = RecordWriter(tmp_path, step, {"start": start}, seconds=lambda: spent)
+        writer.write(step + 2, 2, {"a": 1.0})
+        spent["saving"] = 0.25
+        writer.amend(step + 3, 3, {})
+        writer.close()
+    assert [row.step for row in metric_records.read_records(tmp_path)] == [2, 6]
+    first, second = (x["seconds"] for x in metric_records.read_starts(tmp_path))
+    both = {"updates": 1.0, "saving": 0.25}
+    assert first == [(2, {"updates": 1.0}), (3, both)]
+    assert second == [(6, both), (7, both)]
+
+
 def test_closed_segment_is_on_disk(tmp_path, monkeypatch):
     synced = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))

@@ -5,6 +5,7 @@ Bitwise, on one CPU device. Log, evaluation and checkpoint intervals leave no tr
 
 import dataclasses
 import math
+import time
 
 import jax
 import numpy as np
@@ -25,6 +26,7 @@ from training_runs import (
 
 from anytime_jax import averaging
 from anytime_jax.checkpoints.checkpoint_listing import saved_steps
+from anytime_jax.checkpoints.metric_records import read_starts
 from anytime_jax.errors import InputError
 from anytime_jax.training.loop import Outcome
 
@@ -57,6 +59,21 @@ def test_records_hold_means_and_evaluations(whole, dataset, tmp_path):
             expected = math.fsum(parts) / 3 if name in MEANS else parts[-1]
             assert values[name] == pytest.approx(expected, rel=1e-12)
     assert each[20]["train/loss"] < each[1]["train/loss"] - 1  # it learned
+
+
+def test_seconds_of_a_start_are_recorded_up_to_its_end(dataset, tmp_path):
+    began = time.perf_counter()
+    start(tmp_path, dataset, stop="11 steps")
+    total = time.perf_counter() - began
+    (header,) = read_starts(tmp_path)
+    steps, seconds = zip(*header["seconds"], strict=True)
+    assert steps == (3, 4, 5, 6, 8, 9, 9, 10, 10, 11, 11, 11)  # rows, saves, evaluations, the end
+    names = {"updates", "evaluation", "saving", "compiling", "waiting for data"}
+    assert set(seconds[-1]) == names
+    assert all(x > 0 for x in seconds[-1].values())
+    sums = [sum(x.values()) for x in seconds]
+    assert sums == sorted(sums)
+    assert 0.5 * total < sums[-1] < total
 
 
 def test_updates_use_windows_in_order_of_the_seed(whole, dataset):
