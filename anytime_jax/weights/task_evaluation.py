@@ -1,4 +1,4 @@
-"""Tasks of lm-evaluation-harness, scored with weights of a saved run.
+"""Tasks of lm-evaluation-harness, scored with weights of a run.
 
 The harness makes the requests of a task and computes the metrics. This module answers the requests
 as `HFLM` of the harness answers them for an exported model, with the same truncation and ends of a
@@ -9,25 +9,21 @@ two of them.
 
 import contextlib
 import dataclasses
-import datetime
 import os
 import random
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from anytime_jax.checkpoints import run_ownership
-from anytime_jax.checkpoints.metric_records import KERNEL_ERROR, TASKS, RecordWriter, read_records
+from anytime_jax.checkpoints.metric_records import KERNEL_ERROR, TASKS
 from anytime_jax.corpus.vocabulary_interface import Vocabulary
 from anytime_jax.data.dataset_info import Delimiters
 from anytime_jax.errors import InputError, nearest, needs_extra
 from anytime_jax.models.decoder import Params
 from anytime_jax.models.sampling import SamplingSettings
-from anytime_jax.training.trackers import open_trackers
-from anytime_jax.weights.saved_run import SavedRun
 from anytime_jax.weights.text_scorer import TextScorer
 
 with needs_extra("tasks"):
@@ -203,6 +199,28 @@ class Tasks:
     limit: int | None = None
     like_hf: bool = False
 
+    def name_scores(
+        self, weights: str, scores: Sequence[TaskScore], kernel_error: float = 0.0
+    ) -> dict[str, float]:
+        """Returns scores of weights, and a kernel error of the weights, as records name them."""
+        values = {f"{TASKS}{weights}/{KERNEL_ERROR}": kernel_error} if kernel_error else {}
+        for x in scores:
+            shots = self.shots if x.shots is None else x.shots
+            values[f"{self._prefix(weights, x.task, shots)}{x.metric}"] = x.value
+        return values
+
+    def are_scored(self, weights: str, values: Iterable[str]) -> bool:
+        """Whether names of recorded values include scores of these weights in every task."""
+        prefixes = (
+            self._prefix(weights, name, task.get_config("num_fewshot"))
+            for name, task in self.loaded["tasks"].items()
+        )
+        values = [*values]
+        return all(any(x.startswith(prefix) for x in values) for prefix in prefixes)
+
+    def _prefix(self, weights: str, task: str, shots: int | None) -> str:
+        return f"{TASKS}{weights}/{task if self.shots is None else f'{task}-{shots}shot'}/"
+
 
 def load_tasks(
     names: Sequence[str],
@@ -273,45 +291,6 @@ def score_tasks(tasks: Tasks, model: RunModel) -> list[TaskScore]:
             metric = metric if variant == "none" else f"{metric} ({variant})"
             scores.append(TaskScore(task, shots, metric, float(value), error))
     return scores
-
-
-def record_scores(
-    run: SavedRun,
-    weights: str,
-    tasks: Tasks,
-    scores: Sequence[TaskScore],
-    kernel_error: float = 0.0,
-) -> str:
-    """Adds scores to the records of a run and to its TensorBoard files, at the step of the weights.
-
-    A kernel error of the weights joins them. Scores of the same name are replaced. Returns "" if
-    the scores were recorded, or the reason why they were not: for example, while a run on a disk is
-    trained, the training alone writes records.
-    """
-    if tasks.limit is not None:
-        return "scores of a part of the documents (--limit) are not recorded"
-    if tasks.like_hf:
-        return "scores of texts that begin otherwise than the data (--like-hf) are not recorded"
-    values = {f"{TASKS}{weights}/{KERNEL_ERROR}": kernel_error} if kernel_error else {}
-    for x in scores:
-        shots = tasks.shots if x.shots is None else x.shots
-        name = x.task if tasks.shots is None else f"{x.task}-{shots}shot"
-        values[f"{TASKS}{weights}/{name}/{x.metric}"] = x.value
-    log = dataclasses.replace(run.config.log, wandb_project="")
-    config = dataclasses.replace(run.config, directory=str(run.run_dir), log=log)
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    try:
-        with run_ownership.lock(run.run_dir):
-            last = max([run.step, *(row.step for row in read_records(run.run_dir))])
-            writer = RecordWriter(run.run_dir, None, {"started": now})
-            writer.amend(run.step, run.tokens, values)
-            writer.close()
-            for tracker in open_trackers(config, last, lambda text: None):
-                tracker.write(run.step, run.tokens, values)
-                tracker.close()
-    except (InputError, OSError) as error:
-        return f"the scores are not recorded: {error}"
-    return ""
 
 
 def _check_task(name: str, task: Any, vocabulary: Vocabulary, length: int) -> None:

@@ -16,8 +16,7 @@ from anytime_jax.distributed import sharding
 from anytime_jax.models import decoder
 from anytime_jax.models.decoder import Params
 from anytime_jax.models.sampling import SamplingSettings, next_tokens
-from anytime_jax.training.step import Program, make_program
-from anytime_jax.weights.saved_run import SavedRun
+from anytime_jax.training.step import Program
 
 _LEAST = 16  # texts are padded to 16, 32, 64, ... tokens, so that few programs serve all lengths
 _CHUNK = 64  # tokens of prompts that are read at once, whose logits have to fit the memory
@@ -173,19 +172,6 @@ class TextScorer:
 
     def _put(self, rows: np.ndarray) -> jax.Array:
         return sharding.put_batch(self.mesh, rows, self.batch_size)
-
-
-def open_scorer(run: SavedRun, batch_size: int | None, say: Callable[[str], object]) -> TextScorer:
-    """Returns a scorer on the mesh of a run.
-
-    If the mesh does not fit the devices, `say` is told which mesh is taken instead. The default
-    batch size is that of the evaluations in training.
-    """
-    config, mesh = run.config, sharding.make_mesh_or_replicate(run.config.mesh, say)
-    size = sharding.round_up_rows(mesh, batch_size or config.eval.batch_size)
-    # A row is one text, whatever is in it.
-    program = make_program(config, mesh, model=run.model)
-    return TextScorer(run.model, program, mesh, size)
 
 
 def _round_up(length: int, least: int) -> int:

@@ -24,6 +24,8 @@ REFUSED = {
         "--data=nowhere": "nowhere",
         "--shots=2": None,
         "--tasks=arc_easy --split=train": None,
+        "--watch": None,
+        "--tasks=arc_easy --watch --limit=3": "--limit",
     },
     "export --run={run} --output=output": {
         "--verify-python=python": None,
