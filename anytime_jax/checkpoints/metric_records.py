@@ -233,8 +233,12 @@ def _of_averages(row: Row, what: str) -> dict[str, float]:
 
 def is_evaluated(run_dir: str | Path, step: int) -> bool:
     """Returns whether the records of a run contain an evaluation at a step."""
-    rows = [row for row in read_records(run_dir) if row.step == step]
-    return any(name.startswith("eval/") for row in rows for name in row.values)
+    return any(name.startswith("eval/") for name in recorded_names(run_dir, step))
+
+
+def recorded_names(run_dir: str | Path, step: int) -> list[str]:
+    """Returns the names of all values at a step."""
+    return [name for row in read_records(run_dir) if row.step == step for name in row.values]
 
 
 def segments(run_dir: str | Path) -> list[Path]:

@@ -9,14 +9,14 @@ from rich.console import Console
 
 from anytime_jax.checkpoints import checkpoint_listing, metric_records, run_json
 from anytime_jax.errors import InputError, RunError
-from anytime_jax.formatting import name_weights
+from anytime_jax.formatting import format_score, name_weights
 from anytime_jax.tables import Column, Table, numbers
 from anytime_jax.training.signals import until_interrupted
+from anytime_jax.training.task_evaluation import Tasks, load_tasks
 from anytime_jax.weights import saved_run, weight_names
 from anytime_jax.weights.checkpoint_scorer import CheckpointScorer, has_ended
 from anytime_jax.weights.post_hoc_averages import WeightedSum
 from anytime_jax.weights.saved_run import SavedRun
-from anytime_jax.weights.task_evaluation import Tasks, load_tasks
 from anytime_jax.weights.weight_names import SumLimits
 
 _EVERY = 10.0  # seconds between looks of --watch
@@ -125,8 +125,3 @@ def _score(
     console.print(table)
     if problem := scorer.record(saved, name, scores, error):
         console.print(f"note: {problem}")
-
-
-def format_score(score: float) -> str:
-    """Four decimals, or five digits of a score such as a perplexity by word."""
-    return f"{score:.4f}" if abs(score) < 10_000 else f"{score:.4e}"

@@ -45,6 +45,7 @@ class Config(Settings):
       checkpoint_steps: updates between rolling checkpoints.
       keep_steps: updates between permanent checkpoints; None for the milestones only.
       log_steps: updates between rows of the records.
+      task_steps: updates between scores of tasks, or the steps of scores.
     """
 
     directory: str
@@ -60,6 +61,7 @@ class Config(Settings):
     checkpoint_steps: int
     keep_steps: int | None
     log_steps: int
+    task_steps: int | frozenset[int]
 
     def rate_at(self, step: int) -> float:
         """Returns the learning rate of the update after `step` updates."""
@@ -251,6 +253,7 @@ def _resolve(settings: Settings) -> Config:
         checkpoint_steps=_count_steps(clock, settings.checkpoint.every, "checkpoint.every"),
         keep_steps=None if keep == "never" else _count_steps(clock, keep, "checkpoint.keep_every"),
         log_steps=_count_steps(clock, settings.log.every, "log.every"),
+        task_steps=_task_steps(clock, settings.eval.tasks_every),
     )
     _check(config)
     return config
@@ -314,6 +317,13 @@ def _count_steps(clock: Clock, point: str, name: str) -> int:
     steps = clock.without_growth.step_at(point, name)
     require(steps >= 1, name, point, "at least one update")
     return steps
+
+
+def _task_steps(clock: Clock, every: str | tuple) -> int | frozenset[int]:
+    name = "eval.tasks_every"
+    if isinstance(every, str):
+        return _count_steps(clock, every, name)
+    return frozenset(clock.step_at(str(point), name) for point in every)
 
 
 def _directory(settings: Settings) -> str:

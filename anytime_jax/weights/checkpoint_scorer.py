@@ -18,12 +18,12 @@ from anytime_jax.corpus.vocabulary_interface import Vocabulary
 from anytime_jax.distributed import sharding
 from anytime_jax.storage.failures import storage_errors
 from anytime_jax.training.step import make_program
+from anytime_jax.training.task_evaluation import RunModel, Tasks, TaskScore, score_tasks
+from anytime_jax.training.text_scorer import TextScorer
 from anytime_jax.training.trackers import Tracker, open_trackers
 from anytime_jax.weights import saved_run
 from anytime_jax.weights.post_hoc_averages import WeightedSum
 from anytime_jax.weights.saved_run import SavedRun
-from anytime_jax.weights.task_evaluation import RunModel, Tasks, TaskScore, score_tasks
-from anytime_jax.weights.text_scorer import TextScorer
 
 _DIRECTORY = "tasks"  # of TensorBoard files in a run
 

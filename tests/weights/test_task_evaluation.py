@@ -24,12 +24,14 @@ from anytime_jax.corpus.file_source import FileSource
 from anytime_jax.corpus.preparation import prepare
 from anytime_jax.data.dataset_info import load_dataset
 from anytime_jax.errors import InputError
+from anytime_jax.formatting import format_score
 from anytime_jax.models import decoder
 from anytime_jax.weights import saved_run, weight_names
 
 pytest.importorskip("lm_eval", reason="needs the extra `tasks`")
 from anytime_jax.commands import task_scores
-from anytime_jax.weights import checkpoint_scorer, task_evaluation
+from anytime_jax.training import plan, task_evaluation
+from anytime_jax.weights import checkpoint_scorer
 from anytime_jax.weights.checkpoint_scorer import CheckpointScorer
 
 # The libraries that lm_eval loads warn of each other.
@@ -60,9 +62,9 @@ def train_run(folder, vocabulary, bos=None):
     return folder / "run"
 
 
-def train(run, dataset, interrupted=lambda: False):
+def train(run, dataset, interrupted=lambda: False, **changes):
     """Trains a run of six updates, from its last checkpoint on."""
-    start(
+    return start(
         run,
         dataset,
         interrupted,
@@ -74,6 +76,7 @@ def train(run, dataset, interrupted=lambda: False):
         log__tensorboard=True,
         checkpoint__keep_every="2 steps",
         stop="6 steps",
+        **changes,
     )
 
 
@@ -267,6 +270,38 @@ def test_checkpoint_that_the_run_deletes_is_passed_over(run, tasks, command, mon
     assert (status, "note: step 4 " in out, steps) == (0, True, [2, 6])
 
 
+def test_run_scores_its_weights_as_the_command_does(run, tasks, command, monkeypatch, tmp_path):
+    """At points and at the stop, with the weights that the checkpoints have, in spite of stops."""
+    monkeypatch.undo()  # the weights of the training
+    scored, dataset = tmp_path / "scored", load_dataset(run.parent / "data", "")
+    names = [str(tasks[x]) for x in ("choose", "read", "write")]
+    changes = {"eval__tasks": tuple(names), "eval__tasks_every": ("3 steps",)}
+    for batches in (9, 25, 11):  # more than those before the scores of the first point
+        outcome, _ = train(scored, dataset, until(batches), **changes)
+        assert outcome.reason == "interrupted"
+    outcome, out = train(scored, dataset, **changes)
+    assert outcome.reason == "stop"
+    steps = [x.step for x in read_records(scored) if any("tasks/" in y for y in x.values)]
+    assert steps == [3, 6]
+    assert train(scored, dataset, **changes)[1] == ""  # nothing is left to do
+    (before,) = [x.values for x in read_records(scored) if x.step == 6]
+    words = ("--tasks", ",".join(names), "--step=6")
+    assert command(evaluate, f"--run={scored}", *words)[0] == 0
+    (after,) = [x.values for x in read_records(scored) if x.step == 6]
+    assert after.keys() == before.keys()
+    for name in after:
+        assert after[name] == pytest.approx(before[name], rel=1e-6), name
+    content = b"".join(x.read_bytes() for x in (scored / "tensorboard").iterdir())
+    assert b"tasks/f25/own_read/bits_per_byte" in content
+
+
+def test_run_with_an_unknown_task_is_refused_before_programs(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(plan, "make_program", None)
+    dataset = load_dataset(run.parent / "data", "")
+    with pytest.raises(InputError, match=r"config\.eval\.tasks.*own_nothing"):
+        train(tmp_path / "run", dataset, eval__tasks=("own_nothing",))
+
+
 def test_all_weights_get_the_same_examples(run, tasks, command):
     words = (f"--run={run}", f"--tasks={tasks['choose']}", "--shots=2")
     _, out, _ = command(evaluate, *words, "--weights", "f25", 'mix:{"f25": 1}')
@@ -383,5 +418,5 @@ def test_answers_and_scores_are_those_of_the_exported_model(
         for name, score in scores.items():
             metric = name.partition(",")[0]
             at = 1 if metric.endswith("_stderr") else 0
-            shown = task_scores.format_score(score)
+            shown = format_score(score)
             assert printed[task, metric.removesuffix("_stderr")][at] == shown, name

@@ -12,7 +12,7 @@ import dataclasses
 import os
 import random
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from anytime_jax.data.dataset_info import Delimiters
 from anytime_jax.errors import InputError, nearest, needs_extra
 from anytime_jax.models.decoder import Params
 from anytime_jax.models.sampling import SamplingSettings
-from anytime_jax.weights.text_scorer import TextScorer
+from anytime_jax.training.text_scorer import TextScorer
 
 with needs_extra("tasks"):
     import tqdm  # pyright: ignore[reportMissingModuleSource]
@@ -78,9 +78,14 @@ class RunModel(TemplateLM):
         vocabulary: Vocabulary,
         delimiters: Delimiters,
         like_hf: bool = False,
+        report: Callable[[int], object] | None = None,
     ):
-        """With `like_hf`, texts begin as those of `HFLM`, not as `delimiters` say."""
+        """With `like_hf`, texts begin as those of `HFLM`, not as `delimiters` say.
+
+        `report` is called with the number of requests after each batch; the default is a bar.
+        """
         super().__init__()
+        self._report = report
         self._scorer, self._params, self._vocabulary = scorer, params, vocabulary
         self._delimiters, self._like_hf = delimiters, like_hf
 
@@ -117,9 +122,9 @@ class RunModel(TemplateLM):
                     f"the continuation of a request has {len(continuation)} tokens, and the model "
                     f"takes 1 to {length}: {texts!r}"
                 )
-        with _progress(len(requests), "likelihoods") as bar:
+        with self._progress(len(requests), "likelihoods") as report:
             pairs = [(context, continuation) for _, context, continuation in requests]
-            return self._scorer.log_likelihoods(self._params, pairs, bar.update)
+            return self._scorer.log_likelihoods(self._params, pairs, report)
 
     def loglikelihood_rolling(
         self, requests: Sequence[Any], disable_tqdm: bool = False
@@ -149,14 +154,23 @@ class RunModel(TemplateLM):
         groups: dict[str, list[int]] = {}
         for number, request in enumerate(requests):
             groups.setdefault(repr(request.args[1]), []).append(number)
-        with _progress(len(requests), "continuations") as bar:
+        with self._progress(len(requests), "continuations") as report:
             for numbers in groups.values():
                 contexts = [requests[number].args[0] for number in numbers]
                 settings = requests[numbers[0]].args[1]
-                texts = self._generate(contexts, settings, bar.update)
+                texts = self._generate(contexts, settings, report)
                 for number, text in zip(numbers, texts, strict=True):
                     results[number] = text
         return results
+
+    @contextlib.contextmanager
+    def _progress(self, total: int, what: str) -> Iterator[Callable[[int], object]]:
+        """Yields a function that is told of each batch; a bar is shown on a terminal only."""
+        if self._report is not None:
+            yield self._report
+            return
+        with tqdm.tqdm(total=total, desc=what, disable=None, leave=False) as bar:
+            yield bar.update
 
     def _generate(
         self, contexts: Sequence[str], settings: Mapping[str, Any], report: Callable[[int], object]
@@ -229,11 +243,12 @@ def load_tasks(
     shots: int | None = None,
     limit: int | None = None,
     like_hf: bool = False,
+    setting: str = "--tasks",
 ) -> Tasks:
     """Loads tasks and their data; a name is one of the harness, or the path of a task's file.
 
-    Raises an InputError if a task is unknown, if it cannot be loaded, or if its requests do not fit
-    a model of this `length`.
+    Raises an InputError of `setting` if a task is unknown, if it cannot be loaded, or if its
+    requests do not fit a model of this `length`.
     """
     names = [*dict.fromkeys(names)]
     # Finding the names of the harness takes seconds, which files of one's own do not need.
@@ -241,8 +256,8 @@ def load_tasks(
     for name in names:
         if name not in manager.all_tasks and not _is_file(name):
             raise InputError(
-                f"--tasks: lm_eval has no task {name!r}: give names of its tasks, or paths of YAML "
-                f"files{nearest(name, manager.all_tasks)}"
+                f"{setting}: lm_eval has no task {name!r}: give names of its tasks, or paths of "
+                f"YAML files{nearest(name, manager.all_tasks)}"
             )
     _seed()
     try:
@@ -255,7 +270,7 @@ def load_tasks(
             task.build_all_requests(limit=1)  # a first document that fails is told here
     except Exception as error:  # tasks are code of others
         raise InputError(
-            f"--tasks={','.join(names)} cannot be loaded ({type(error).__name__}: {error}): fix "
+            f"{setting}={','.join(names)} cannot be loaded ({type(error).__name__}: {error}): fix "
             "the task; without a network, use a task of local files, or load its data once before"
         ) from error
     for name, task in loaded["tasks"].items():
@@ -350,8 +365,3 @@ def _seed() -> None:
 
 def _is_file(name: str) -> bool:
     return name.endswith((".yaml", ".yml")) and Path(name).is_file()
-
-
-def _progress(total: int, what: str) -> Any:
-    """Returns a progress bar, which is shown on a terminal only."""
-    return tqdm.tqdm(total=total, desc=what, disable=None, leave=False)
