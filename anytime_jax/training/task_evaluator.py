@@ -1,6 +1,8 @@
 """Scores of a run's weights in its tasks, as it trains."""
 
+import contextlib
 import dataclasses
+import io
 from collections.abc import Callable, Mapping, Sequence
 
 from jax.sharding import Mesh
@@ -56,12 +58,14 @@ class TaskEvaluator:
                 raise _Interrupted
 
         scores = {}
+        quiet = contextlib.redirect_stderr(io.StringIO())  # the harness shows bars of its own
         try:
             for label, params in trees.items():
                 check(0)
                 words = self.vocabulary, self.delimiters
                 model = RunModel(self._scorer(step), params, *words, report=check)
-                scores[label] = score_tasks(self.tasks, model)
+                with quiet:
+                    scores[label] = score_tasks(self.tasks, model)
         except _Interrupted:
             return None
         return scores
