@@ -76,3 +76,8 @@ def format_differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 def shorten_digests(text: str) -> str:
     """Returns a text in which SHA-256 digests have their first 12 digits alone."""
     return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1", text)
+
+
+def format_score(score: float) -> str:
+    """Returns four decimals, or five digits of a score such as a perplexity by word."""
+    return f"{score:.4f}" if abs(score) < 10_000 else f"{score:.4e}"

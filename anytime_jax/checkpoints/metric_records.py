@@ -5,6 +5,9 @@ segment is a header with the format, the version of the code and the step from w
 on. A segment supersedes the rows of earlier segments after this step. So a run that was killed and
 resumed has the same records as an uninterrupted run, except for timings.
 
+Amendments, such as scores of tasks, are segments as well, which supersede nothing:
+`0001-ID.jsonl`. Any process may write one at any time, also while the run is trained.
+
 On a disk, rows are appended to the segment. In a bucket nothing can be appended. There, every
 `sync` writes the rows since the last `sync` as a file of its own, which continues the file before:
 `0001-START-0000.jsonl`, `0001-START-0001.jsonl`, ... with the id of the start.
@@ -86,7 +89,9 @@ class RecordWriter:
         about = {"format_version": FORMAT_VERSION, "from_step": from_step}
         about |= {"version": __version__, **header}
         if can_append(directory):
-            self._segment = _AppendedSegment(directory / f"{number:04d}.jsonl", about)
+            # A start may choose the same number at the same time as an amendment.
+            name = f"{number:04d}" if from_step is not None else f"{number:04d}-{uuid.uuid4().hex}"
+            self._segment = _AppendedSegment(directory / f"{name}.jsonl", about)
         else:
             self._segment = _WrittenSegment(directory, number, about, confirm)
 
@@ -241,8 +246,12 @@ def _of_averages(row: Row, what: str) -> dict[str, float]:
 
 def is_evaluated(run_dir: str | Path, step: int) -> bool:
     """Returns whether the records of a run contain an evaluation at a step."""
-    rows = [row for row in read_records(run_dir) if row.step == step]
-    return any(name.startswith("eval/") for row in rows for name in row.values)
+    return any(name.startswith("eval/") for name in recorded_names(run_dir, step))
+
+
+def recorded_names(run_dir: str | Path, step: int) -> list[str]:
+    """Returns the names of all values at a step."""
+    return [name for row in read_records(run_dir) if row.step == step for name in row.values]
 
 
 def segments(run_dir: str | Path) -> list[Path]:

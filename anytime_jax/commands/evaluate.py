@@ -5,29 +5,24 @@ a column, and the other columns are of their mean. Differences are to the first 
 window, with their standard error.
 
 --tasks names tasks of lm-evaluation-harness, or YAML files of your own, instead of data. Their
-scores also join the records of the run, unless it is being trained.
+scores also join the records of the run, which may be training. With --watch, every checkpoint that
+has no scores yet is scored, and then each new one, until the run has saved at its stop, or Ctrl-C.
 """
 
 import argparse
 import math
-from collections.abc import Mapping
-
-from rich.console import Console
 
 from anytime_jax.commands import argument_parser, run_options
 from anytime_jax.commands.argument_parser import positive_int
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.distributed import jax_settings
-from anytime_jax.errors import InputError
-from anytime_jax.formatting import format_error, name_weights
-from anytime_jax.tables import Column, Table, numbers
+from anytime_jax.formatting import format_error
 from anytime_jax.weights import saved_run, weight_names
-from anytime_jax.weights.post_hoc_averages import WeightedSum
-from anytime_jax.weights.saved_run import SavedRun
 
 EXAMPLES = (
     "--run=runs/quickstart --weights last f25 f=35",
     "--run=runs/quickstart --weights f25 --tasks=arc_easy,hellaswag",
+    "--run=runs/quickstart --weights f25 --tasks=arc_easy --watch",
 )
 
 _LONGEST = 20  # longest name, in characters, that shares a line with its losses
@@ -49,6 +44,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     like = "begin texts as the harness's own model `hf` does, which may count two BOS"
     add("--like-hf", action="store_true", help=like)
+    watch = "score each checkpoint as the run saves it, until its stop, or Ctrl-C"
+    add("--watch", action="store_true", help=watch)
     add("--limit", type=positive_int, metavar="N", help="documents of a task (default: all)")
 
 
@@ -58,13 +55,15 @@ def run(arguments: argparse.Namespace) -> int:
     jax_settings.configure()
     jax_settings.find_devices()
     limits = run_options.sum_limits(arguments)
+    if arguments.tasks is not None:
+        from anytime_jax.commands import task_scores  # needs the extra `tasks`
+
+        task_scores.score(arguments, limits, open_console())
+        return 0
     saved = saved_run.open_saved_run(arguments.run, arguments.step, arguments.trust)
     names = arguments.weights or saved.labels
     sums = {name: weight_names.parse(saved, name, limits) for name in names}
     console = open_console()
-    if arguments.tasks is not None:
-        _score_tasks(saved, sums, arguments, console)
-        return 0
     evaluators = run_options.open_evaluators(saved, arguments, console)
     console.print(f"{saved.title}, on {evaluators.describe(arguments.split)}")
     # Each row is printed at once, as it may take minutes.
@@ -93,55 +92,11 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _score_tasks(
-    saved: SavedRun,
-    sums: Mapping[str, WeightedSum],
-    arguments: argparse.Namespace,
-    console: Console,
-) -> None:
-    names = [name for name in arguments.tasks.split(",") if name]
-    if not names:
-        raise InputError("--tasks is empty: give names of tasks, such as --tasks=arc_easy")
-    _, vocabulary = saved_run.find_vocabulary(saved, arguments.vocabulary)
-    from anytime_jax.weights import task_evaluation, text_scorer  # needs the extra `tasks`
-
-    tasks = task_evaluation.load_tasks(
-        names,
-        vocabulary,
-        saved.model.length,
-        arguments.shots,
-        arguments.limit,
-        arguments.like_hf,
-    )
-    scorer = text_scorer.open_scorer(
-        saved, arguments.batch_size, lambda text: console.print(f"note: {text}")
-    )
-    console.print(f"{saved.title}, on the tasks {', '.join(tasks.names)}")
-    for name, weighted_sum in sums.items():
-        params = saved_run.load_weights(saved, weighted_sum, scorer.mesh)
-        model = task_evaluation.RunModel(
-            scorer, params, vocabulary, saved.delimiters, tasks.like_hf
-        )
-        scores = task_evaluation.score_tasks(tasks, model)
-        title = name_weights(name, weighted_sum.kernel_error)
-        table = Table(title, ["task", *numbers("shots"), Column("metric"), *numbers("score", "±")])
-        for x in scores:
-            error = None if x.error is None else _format(x.error)
-            table.add_row(x.task, x.shots, x.metric, _format(x.value), error)
-        console.print(table)
-        error = weighted_sum.kernel_error
-        if problem := task_evaluation.record_scores(saved, name, tasks, scores, error):
-            console.print(f"note: {problem}")
-
-
-def _format(score: float) -> str:
-    """Four decimals, or five digits of a score such as a perplexity by word."""
-    return f"{score:.4f}" if abs(score) < 10_000 else f"{score:.4e}"
-
-
 def _check_options(arguments: argparse.Namespace) -> None:
     if arguments.tasks is None:
-        options = ("--shots", "--limit", "--like-hf", "--vocabulary")
+        options = ("--shots", "--limit", "--like-hf", "--vocabulary", "--watch")
         argument_parser.refuse(arguments, options, "without --tasks")
     else:
         argument_parser.refuse(arguments, ("--data", "--tokens", "--split"), "with --tasks")
+    if arguments.watch:  # whose scores are those that are recorded
+        argument_parser.refuse(arguments, ("--step", "--limit", "--like-hf"), "with --watch")

@@ -4,10 +4,10 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 
 from anytime_jax.averaging import LIVE, GrowingWindow, is_label, label_order, parse_rule
-from anytime_jax.checkpoints.metric_records import Row, kernel_errors
+from anytime_jax.checkpoints.metric_records import TASKS, Row, kernel_errors
 from anytime_jax.config.clock import Clock
-from anytime_jax.formatting import format_count, format_error, name_weights
-from anytime_jax.tables import Table, numbers
+from anytime_jax.formatting import format_count, format_error, format_score, name_weights
+from anytime_jax.tables import Column, Table, numbers
 
 Evaluated = Sequence[tuple[Row, Mapping[str, float]]]  # `evaluated_rows`
 
@@ -54,6 +54,24 @@ def set_table(clock: Clock, runs: Mapping[str, Sequence[Row]]) -> Table | None:
     for (name, run, row, _), of_row in zip(lines, cells, strict=True):
         table.add_row(name, run, f"{clock.multiple(row.step):.4g}x", *of_row)
     return table if len(lines) > 1 else None
+
+
+def score_table(rows: Sequence[Row]) -> Table | None:
+    """Returns a table of the last scores of tasks, by weights; None if there are none."""
+    scored = [(row.step, x.split("/"), y) for row in rows for x, y in row.values.items()]
+    scored = [x for x in scored if x[1][0] == TASKS.rstrip("/") and len(x[1]) > 3]
+    if not scored:
+        return None
+    last = max(step for step, *_ in scored)
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for step, (_, weights, *task, metric), value in scored:
+        if step == last:
+            cells.setdefault(("/".join(task), metric), {})[weights] = format_score(value)
+    labels = list(dict.fromkeys(x for of_metric in cells.values() for x in of_metric))
+    table = Table(f"scores at step {last:,}", ["task", Column("metric"), *numbers(*labels)])
+    for names, of_metric in cells.items():
+        table.add_row(*names, *(of_metric.get(x) for x in labels))
+    return table
 
 
 def _columns(

@@ -170,6 +170,8 @@ def _report(config: Config, console: Console, outcome: Outcome) -> None:
         console.print(loss_table.loss_table(clock, begin + (doublings or evaluated[-1:])))
     if table := loss_table.set_table(clock, runs):
         console.print(table)
+    if table := loss_table.score_table(rows):
+        console.print(table)
     reason = "the data are used up" if outcome.reason == "data" else "reached its stop"
     stop = config.stop_rule.after(outcome.step - 1, clock)
     if stop is not None and outcome.step > stop:

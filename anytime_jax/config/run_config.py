@@ -46,6 +46,7 @@ class Config(Settings):
       keep_steps: updates between permanent checkpoints; None for the milestones only.
       log_steps: updates between rows of the records.
       layer_steps: updates between rows with sizes of each layer; None for none.
+      task_steps: updates between scores of tasks, or the steps of scores.
       trust: packages of which a start may import trackers.
     """
 
@@ -63,6 +64,7 @@ class Config(Settings):
     keep_steps: int | None
     log_steps: int
     layer_steps: int | None
+    task_steps: int | frozenset[int]
     trust: Trust = dataclasses.field(default=NOBODY, compare=False)
 
     def rate_at(self, step: int) -> float:
@@ -272,6 +274,7 @@ def _resolve(settings: Settings, trust: Trust) -> Config:
         keep_steps=None if keep == "never" else _count_steps(clock, keep, "checkpoint.keep_every"),
         log_steps=_count_steps(clock, settings.log.every, "log.every"),
         layer_steps=None if layers == "never" else _count_steps(clock, layers, "log.layers"),
+        task_steps=_task_steps(clock, settings.eval.tasks_every),
         trust=trust,
     )
     _check(config)
@@ -336,6 +339,13 @@ def _count_steps(clock: Clock, point: str, name: str) -> int:
     steps = clock.without_growth.step_at(point, name)
     require(steps >= 1, name, point, "at least one update")
     return steps
+
+
+def _task_steps(clock: Clock, every: str | tuple) -> int | frozenset[int]:
+    name = "eval.tasks_every"
+    if isinstance(every, str):
+        return _count_steps(clock, every, name)
+    return frozenset(clock.step_at(str(point), name) for point in every)
 
 
 def _directory(settings: Settings) -> str:

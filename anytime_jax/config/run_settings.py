@@ -192,6 +192,10 @@ class EvalConfig:
       tokens: number of tokens of a validation split that are evaluated, rounded down to windows;
         the same random windows every time. Each of several sets has this many, or all that it has.
       batch_size: sequences evaluated at once.
+      tasks: tasks of lm-evaluation-harness in which all weights are scored: names, or paths of YAML
+        files.
+      tasks_every: distance between their scores, or points: ("1x", "4x"). The end of the run is
+        scored too.
     """
 
     every: str = "1x"
@@ -199,8 +203,12 @@ class EvalConfig:
     weights: ByName = ()
     tokens: int | Literal["all"] = 32_800_000
     batch_size: int = 32
+    tasks: tuple = ()
+    tasks_every: str | tuple = "1x"
 
     def __post_init__(self) -> None:
+        for name in self.tasks:
+            require(isinstance(name, str) and name, "tasks", name, "the name of a task")
         if self.tokens != "all":
             require_count("tokens", self.tokens, least=1)
         require_count("batch_size", self.batch_size, least=1)

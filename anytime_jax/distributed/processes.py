@@ -154,6 +154,13 @@ def broadcast_text(text: str) -> str:
     return np.asarray(sent, np.uint8).tobytes().decode("utf-8")
 
 
+def gather(array: jax.Array) -> np.ndarray:
+    """Returns the whole of an array of all processes, which each must call this for."""
+    if array.is_fully_addressable:
+        return np.asarray(array)
+    return np.asarray(multihost_utils.process_allgather(array, tiled=True))
+
+
 def barrier() -> None:
     """Waits, without a time limit, until every process has called this."""
     if not is_single():

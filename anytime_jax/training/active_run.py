@@ -67,7 +67,9 @@ class Run:
       saves, evaluations: steps at which saves and evaluations are due.
       interrupted: whether the run was asked to save and end; every process must call this function
         equally often.
+      task_scores: steps at which scores of tasks are due; None for a run without tasks.
       misses_evaluation: whether an evaluation was due at the plan's step and has not been made.
+      misses_scores: whether scores of tasks were due at the plan's step and have not been made.
       about: metadata that every checkpoint of the run has.
       mirrors: the open trackers.
       confirm_start: raises a RunError if another start has taken over.
@@ -79,8 +81,10 @@ class Run:
     batches: Iterator[jax.Array]
     saves: Event
     evaluations: Event
+    task_scores: Event | None
     interrupted: Callable[[], bool]
     misses_evaluation: bool
+    misses_scores: bool
     about: Meta
     evaluators: RunEvaluators
     checkpoints: CheckpointManager
@@ -186,6 +190,19 @@ class Run:
                 with processes.fail_together("record an evaluation", RunError):
                     self.recorder.record_losses(step, losses, time.perf_counter() - began)
 
+    @jax.profiler.annotate_function
+    def score(self, step: int, state: TrainState) -> None:
+        """Scores the weights in the run's tasks and records this, unless it is interrupted."""
+        tasks = self.plan.tasks
+        assert tasks is not None
+        with self.recorder.paused("evaluation"):
+            with self.last.named():
+                scores = tasks.scores(step, weight_trees(state), self.interrupted)
+            self.misses_scores = scores is None
+            if scores is not None:
+                with processes.fail_together("record scores", RunError):
+                    self.recorder.record_scores(step, scores, tasks.tasks)
+
     def finish(self, step: int, state: TrainState) -> str:
         """Saves the state unless it is saved already; returns why the run ends (`Outcome`).
 
@@ -199,7 +216,7 @@ class Run:
                 if self.interrupted():
                     break
                 time.sleep(_POLL_SECONDS)
-        is_interrupted = step < self.plan.stop or self.misses_evaluation
+        is_interrupted = step < self.plan.stop or self.misses_evaluation or self.misses_scores
         reason = "interrupted" if is_interrupted else self.plan.reason
         place = self.plan.config.clock.describe(step)
         self.mirrors.end(reason, step, f"ended ({reason}) and saved at {place}")
@@ -293,8 +310,10 @@ def open_run(
             batches=batches,
             saves=due_steps.save_event(config, plan.stop),
             evaluations=evaluations,
+            task_scores=due_steps.task_event(config, plan.stop),
             interrupted=is_interrupted,
             misses_evaluation=misses_evaluation,
+            misses_scores=bool(processes.broadcast(plan.misses_scores())),
             about=dataclasses.replace(plan.about, averages_since=averages_since),
             evaluators=RunEvaluators(config, mesh, plan.sets, plan.set_weights, plan.programs),
             checkpoints=checkpoints,

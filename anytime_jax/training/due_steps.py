@@ -1,9 +1,10 @@
-"""Events of a run: a value for saves and a value for evaluations, which know when one is due."""
+"""Events of a run, such as its saves: values that know when one is due."""
 
 import dataclasses
 from collections.abc import Callable
 
 from anytime_jax.checkpoints.retention import retention_policy
+from anytime_jax.checks import LARGEST_COUNT
 from anytime_jax.config.run_config import Config
 
 
@@ -24,6 +25,15 @@ class Event:
     def due(self, step: int) -> bool:
         """Whether the event is due after `step` updates."""
         return step == self.stop or (step > 0 and (step % self.every == 0 or self.also(step)))
+
+
+def task_event(config: Config, stop: float) -> Event | None:
+    """Returns when a run scores its tasks: at the interval or points, and at its stop."""
+    if not config.eval.tasks:
+        return None
+    if isinstance(config.task_steps, int):
+        return Event(config.task_steps, lambda step: False, stop)
+    return Event(LARGEST_COUNT, config.task_steps.__contains__, stop)
 
 
 def save_event(config: Config, stop: float) -> Event:

@@ -65,6 +65,8 @@ def train(
         step = plan.step
         if run.misses_evaluation:  # the last start ended before it
             run.evaluate(step, state)
+        if run.misses_scores:
+            run.score(step, state)
         while step < plan.stop and not run.interrupted():
             with run.profiled(step):
                 state, metrics = run.update(step, state, run.read_batch())
@@ -75,5 +77,7 @@ def train(
                     run.save(step, state)
                 if run.evaluations.due(step):
                     run.evaluate(step, state)
+                if run.task_scores and run.task_scores.due(step):
+                    run.score(step, state)
         reason = run.finish(step, state)
     return Outcome(step, reason, plan.has_data_to, time.monotonic() - began)

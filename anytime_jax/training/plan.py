@@ -12,7 +12,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from jax.sharding import Mesh
@@ -37,6 +37,7 @@ from anytime_jax.errors import RunError
 from anytime_jax.storage.paths import storage_path
 from anytime_jax.training import (
     branching,
+    due_steps,
     microbatch_search,
     milestone_exports,
     preflight,
@@ -44,11 +45,15 @@ from anytime_jax.training import (
     run_data,
 )
 from anytime_jax.training.branching import Trunk
+from anytime_jax.training.evaluator import weight_trees
 from anytime_jax.training.objective import DocumentRules, document_rules
 from anytime_jax.training.pretrained import Pretrained
 from anytime_jax.training.profiler import StepRange, check_steps
 from anytime_jax.training.step import Program, make_program
 from anytime_jax.training.trackers import Tracker, read_trackers
+
+if TYPE_CHECKING:  # it needs the extra `tasks`
+    from anytime_jax.training.task_evaluator import TaskEvaluator
 
 
 def evaluation_entry(
@@ -71,6 +76,7 @@ class Plan:
       set_weights: weight of every validation set in the mean (`RunFile.set_weights`).
       programs: the functions of the run, by the model of a stage.
       trackers: the trackers by name; none in processes other than the primary.
+      tasks: the tasks that the run scores, with their data; None for a run without tasks.
       trunk: checkpoint that a branch leaves; None for a run without one.
       initial: model that the run starts from; None for random weights.
       saved_step: step of the latest checkpoint, 0 if there is none.
@@ -90,6 +96,7 @@ class Plan:
     set_weights: Mapping[str, float]
     programs: Mapping[ModelConfig, Program]
     trackers: Mapping[str, Tracker]
+    tasks: "TaskEvaluator | None"
     trunk: Trunk | None
     initial: Pretrained | None
     saved_step: int
@@ -123,9 +130,20 @@ class Plan:
                 checkpoint_reader.read_meta(path, self.run_file)
             except RunError:
                 is_saved = False  # to restore it fails, and names the damage
-        is_evaluated = self.step > self.stop or metric_records.is_evaluated(self.run_dir, self.step)
+        is_evaluated = self.step > self.stop or (
+            metric_records.is_evaluated(self.run_dir, self.step) and not self.misses_scores()
+        )
         is_exported = not milestone_exports.missing(self.config, self.stop)
         return bool(processes.broadcast(is_saved and is_evaluated and is_exported))
+
+    def misses_scores(self) -> bool:
+        """Whether the records lack scores that are due at the step, as this process sees them."""
+        event = due_steps.task_event(self.config, self.stop)
+        if self.tasks is None or event is None or not event.due(self.step):
+            return False
+        names = metric_records.recorded_names(self.run_dir, self.step)
+        labels = jax.eval_shape(weight_trees, self.program.abstract_state)
+        return not all(self.tasks.tasks.are_scored(label, names) for label in labels)
 
     @property
     def dataset(self) -> DatasetInfo:
@@ -216,6 +234,7 @@ def make_plan(
         trackers = read_trackers(config) if processes.is_primary() else {}
         datasets = run_data.open_datasets(config)
         sets = run_data.open_sets(config, datasets)
+        tasks = _open_tasks(config, mesh, next(iter(datasets.values())))
     step = saved_step or (trunk.step if trunk else 0)
     known = processes.broadcast(_known_microbatches(config, mesh, run_file, trunk, say))
     numbers = [known] if known else microbatch_search.possible_numbers(config, mesh)
@@ -232,6 +251,7 @@ def make_plan(
             set_weights=_set_weights(config, run_file, say),
             programs=_make_programs(config, mesh, rules, numbers[-1]),
             trackers=trackers,
+            tasks=tasks,
             trunk=trunk,
             initial=initial,
             saved_step=saved_step,
@@ -262,6 +282,14 @@ def make_plan(
     memory = None if is_cpu else sharding.device_memory(mesh)
     number = microbatch_search.find(config, mesh, rules, numbers, memory, say)
     return dataclasses.replace(plan, programs=_make_programs(config, mesh, rules, number))
+
+
+def _open_tasks(config: Config, mesh: Mesh, dataset: DatasetInfo) -> "TaskEvaluator | None":
+    if not config.eval.tasks:
+        return None
+    from anytime_jax.training import task_evaluator  # needs the extra `tasks`
+
+    return task_evaluator.open_tasks(config, mesh, dataset)
 
 
 def _make_programs(

@@ -109,6 +109,10 @@ def _describe_losses(config: Config) -> str:
         text += f" and of the averages {labels}"
     if "f25" in config.averaging_rules:
         text += "; f25 has half of its weight on the last 4% of the run"
+    if config.eval.tasks:
+        every = config.eval.tasks_every
+        points = f"every {every}" if isinstance(every, str) else f"at {', '.join(every)}"
+        text += f"; scores in {', '.join(config.eval.tasks)}, {points} and at the stop"
     return text
 
 

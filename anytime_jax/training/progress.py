@@ -2,14 +2,18 @@
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from anytime_jax.averaging import LIVE
 from anytime_jax.config.clock import Clock
-from anytime_jax.formatting import format_count, format_duration, name_weights
+from anytime_jax.formatting import format_count, format_duration, format_score, name_weights
+
+if TYPE_CHECKING:  # it needs the extra `tasks`
+    from anytime_jax.training.task_evaluation import TaskScore
 
 _PLAIN_SECONDS = 10.0  # between plain lines, where there is no terminal
 
@@ -68,6 +72,14 @@ class Display:
         gain = losses[LIVE] - losses[best]
         note = f"  best: {names[best]}" + (f", {gain:.4f} below {LIVE}" if best != LIVE else "")
         self.say(f"{self._clock.multiple(step):>6.4g}x  validation  " + "  ".join(parts) + note)
+
+    def scored(self, step: int, scores: Mapping[str, Sequence["TaskScore"]]) -> None:
+        """Prints the scores of every weight tree, by label, with a line for each metric."""
+        for of_metric in zip(*scores.values(), strict=True):
+            pairs = zip(scores, of_metric, strict=True)
+            parts = [f"{label} {format_score(x.value)}" for label, x in pairs]
+            name = f"{of_metric[0].task} {of_metric[0].metric}"
+            self.say(f"{self._clock.multiple(step):>6.4g}x  {name}  " + "  ".join(parts))
 
     def _line(self, step: int, end: int, values: Mapping[str, float]) -> str:
         tokens = format_count(self._clock.tokens(step))

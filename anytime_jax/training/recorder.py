@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -34,6 +34,9 @@ from anytime_jax.training.run_failures import LastCheckpoint
 from anytime_jax.training.step import Metrics
 from anytime_jax.training.stopwatch import Stopwatch
 from anytime_jax.training.trackers import Mirrors, TrackedRun
+
+if TYPE_CHECKING:  # it needs the extra `tasks`
+    from anytime_jax.training.task_evaluation import Tasks, TaskScore
 
 
 class Recorder:
@@ -125,18 +128,34 @@ class Recorder:
                 what = f"the validation loss of {label} at step {step:,} is {loss}"
                 raise self._last.error(what, "a lower peak rate, in a new run_dir")
         values = {f"eval/{label}/loss": loss for label, loss in losses.items()}
-        config = self._plan.config
-        errors = {}
-        for label, since in self._averages_since.items():
-            if since:
-                late = Late(config.averaging_rules[label], config.clock.time(since))
-                errors[label] = late.kernel_error(config.clock.times(step))
-                prefix = f"eval/{label}"
-                values |= {f"{prefix}/{SINCE}": since, f"{prefix}/{KERNEL_ERROR}": errors[label]}
+        errors = self._kernel_errors(step)
+        for label, error in errors.items():
+            prefix, since = f"eval/{label}", self._averages_since[label]
+            values |= {f"{prefix}/{SINCE}": since, f"{prefix}/{KERNEL_ERROR}": error}
         self._write(step, {**values, "eval_seconds": seconds})
         self._sync()
         means = {x: loss for x, loss in losses.items() if "/" not in x}
         self._display.evaluated(step, means, errors)
+
+    def record_scores(
+        self, step: int, scores: Mapping[str, Sequence["TaskScore"]], tasks: "Tasks"
+    ) -> None:
+        """Records the scores of all weights, by label, in the run's tasks."""
+        errors, values = self._kernel_errors(step), dict[str, float]()
+        for label, of_label in scores.items():
+            values |= tasks.name_scores(label, of_label, errors.get(label, 0.0))
+        self._write(step, values)
+        self._sync()
+        self._display.scored(step, scores)
+
+    def _kernel_errors(self, step: int) -> dict[str, float]:
+        """Returns the kernel error of each average that began late, by label."""
+        config, errors = self._plan.config, {}
+        for label, since in self._averages_since.items():
+            if since:
+                late = Late(config.averaging_rules[label], config.clock.time(since))
+                errors[label] = late.kernel_error(config.clock.times(step))
+        return errors
 
     def sync(self, step: int) -> dict[str, Any]:
         """Stores all rows and returns a checkpoint's metadata about them; call it in `paused`."""

@@ -1,4 +1,4 @@
-"""Signals that ask a run to save and end."""
+"""Signals that ask a run to save and end, or a command that follows a run to end."""
 
 import contextlib
 import os
@@ -59,3 +59,11 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 
     with handle_signals(handle):
         yield lambda: bool(received)
+
+
+@contextlib.contextmanager
+def until_interrupted() -> Iterator[None]:
+    """Ends the block at Ctrl-C or SIGTERM, the ends of a command that follows a run."""
+    stop = handle_signals(signal.default_int_handler, [signal.SIGTERM])
+    with contextlib.suppress(KeyboardInterrupt), stop:
+        yield

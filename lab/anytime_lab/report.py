@@ -34,10 +34,11 @@ from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.storage.files import make_writable_directory
 from anytime_jax.storage.paths import storage_path
 from anytime_jax.tables import Table
+from anytime_jax.training.signals import until_interrupted
 from anytime_lab import html_page, run_comparison
 from anytime_lab.forecast import forecast_figure, forecast_report, forecast_subject
 from anytime_lab.monitor import run_snapshot, time_shares
-from anytime_lab.monitor.follow import follow, until_interrupted
+from anytime_lab.monitor.follow import follow
 from anytime_lab.monitor.run_snapshot import Snapshot
 from anytime_lab.paper import paper_items, report_page
 from anytime_lab.study import study_files

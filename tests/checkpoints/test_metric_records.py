@@ -154,6 +154,18 @@ def test_seconds_are_read_by_start_and_change_no_row(tmp_path):
     assert second == [(6, both), (7, both)]
 
 
+def test_amendments_and_a_start_may_open_segments_at_the_same_time(tmp_path, monkeypatch):
+    write(tmp_path, 0, [(2, {"a": 1.0}), (4, {"a": 2.0})])
+    known = metric_records.segments(tmp_path)
+    monkeypatch.setattr(metric_records, "segments", lambda run_dir: known)  # none sees the others
+    writers = [RecordWriter(tmp_path, step, {}) for step in (None, 2, None)]
+    monkeypatch.undo()
+    for writer, values in zip(writers, ({"b": 1.0}, {"a": 3.0}, {"c": 1.0}), strict=True):
+        writer.amend(2, 2, values)
+        writer.close()
+    assert [row.values for row in read_records(tmp_path)] == [{"a": 3.0, "b": 1.0, "c": 1.0}]
+
+
 def test_closed_segment_is_on_disk(tmp_path, monkeypatch):
     synced = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))

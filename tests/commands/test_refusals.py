@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from anytime_jax import weights
+from anytime_jax import commands, training, weights
 from anytime_jax.commands import dispatch, evaluate
 
 # Options by command and what they begin with, each with what the line names if that is not the
@@ -34,6 +34,8 @@ REFUSED = {
         "--data=nowhere": "nowhere",
         "--shots=2": None,
         "--tasks=arc_easy --split=train": None,
+        "--watch": None,
+        "--tasks=arc_easy --watch --limit=3": "--limit",
     },
     "export --run={run} --output=output": {
         "--verify-python=python": None,
@@ -96,7 +98,12 @@ def test_refused_option_is_named(words, named, whole, folder, rejected):
 
 def test_tasks_need_the_extra(whole, rejected, monkeypatch):
     monkeypatch.setitem(sys.modules, "lm_eval", None)
-    monkeypatch.delitem(sys.modules, "anytime_jax.weights.task_evaluation", raising=False)
-    monkeypatch.delattr(weights, "task_evaluation", raising=False)
+    for package, module in (
+        (commands, "task_scores"),
+        (weights, "checkpoint_scorer"),
+        (training, "task_evaluation"),
+    ):
+        monkeypatch.delitem(sys.modules, f"{package.__name__}.{module}", raising=False)
+        monkeypatch.delattr(package, module, raising=False)
     line = rejected(evaluate, f"--run={whole}", "--tasks=arc_easy")
     assert "anytime_jax[tasks]" in line

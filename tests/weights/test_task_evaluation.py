@@ -1,5 +1,6 @@
 """Tests of tasks of lm-evaluation-harness, by hand and against its own model of an export."""
 
+import itertools
 import json
 import math
 import os
@@ -21,12 +22,17 @@ from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.commands import evaluate, export, generate, runs
 from anytime_jax.corpus.file_source import FileSource
 from anytime_jax.corpus.preparation import prepare
+from anytime_jax.data.dataset_info import load_dataset
 from anytime_jax.errors import InputError
+from anytime_jax.formatting import format_score
 from anytime_jax.models import decoder
-from anytime_jax.weights import saved_run, text_scorer, weight_names
+from anytime_jax.weights import saved_run, weight_names
 
 pytest.importorskip("lm_eval", reason="needs the extra `tasks`")
-from anytime_jax.weights import task_evaluation
+from anytime_jax.commands import task_scores
+from anytime_jax.training import plan, task_evaluation, task_evaluator
+from anytime_jax.weights import checkpoint_scorer
+from anytime_jax.weights.checkpoint_scorer import CheckpointScorer
 
 # The libraries that lm_eval loads warn of each other.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -52,9 +58,16 @@ def train_run(folder, vocabulary, bos=None):
             tokenizer_class="PreTrainedTokenizerFast",
         )
     dataset = prepare(source, folder / "data", vocabulary=words, bos=bos, workers=1)
-    start(
-        folder / "run",
+    train(folder / "run", dataset)
+    return folder / "run"
+
+
+def train(run, dataset, interrupted=lambda: False, **changes):
+    """Trains a run of six updates, from its last checkpoint on."""
+    return start(
+        run,
         dataset,
+        interrupted,
         model__kind="olmo2",
         model__length=LENGTH,
         model__vocab_size=dataset.vocab_size,
@@ -63,8 +76,8 @@ def train_run(folder, vocabulary, bos=None):
         log__trackers={"tensorboard": {}},
         checkpoint__keep_every="2 steps",
         stop="6 steps",
+        **changes,
     )
-    return folder / "run"
 
 
 @pytest.fixture(scope="module", name="run")
@@ -74,11 +87,12 @@ def run_fixture(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _large_weights(monkeypatch):
-    """Weights of 0.3, with which what is generated depends on the prompt."""
+    """Weights of 0.3, with which what is generated depends on the prompt; others at each step."""
 
     def read_layers(run, weighted_sum):
         del weighted_sum
-        params = jax.device_get(decoder.init_params(run.config.model, jax.random.key(0)))
+        key = jax.random.key(6 - run.step)
+        params = jax.device_get(decoder.init_params(run.config.model, key))
         large = jax.tree.map(lambda x: x if (x == 1).all() else 15 * x, params)
         large["head"][:, 3:259] *= 0.1  # single bytes, which seldom make a text
         named = tree_names.flatten_by_name(large)
@@ -95,7 +109,7 @@ def tasks_fixture(tmp_path):
 def open_model(run, vocabulary=None, like_hf=False):
     saved = saved_run.open_saved_run(run)
     _, vocabulary = saved_run.find_vocabulary(saved, vocabulary)
-    scorer = text_scorer.open_scorer(saved, 8, print)
+    scorer = checkpoint_scorer.open_scorer(saved, 8, print)
     weighted_sum = weight_names.parse(saved, "f25")
     params = saved_run.load_weights(saved, weighted_sum, scorer.mesh)
     model = task_evaluation.RunModel(scorer, params, vocabulary, saved.delimiters, like_hf)
@@ -180,18 +194,113 @@ def test_scores_join_the_records_at_the_step_of_the_weights(run, tasks, command)
     printed = printed_scores(out)["own_choose", "acc"][0]
     assert printed == f"{rows[6].values['tasks/last/own_choose/acc']:.4f}"
     assert "last/own_choose/acc" in command(runs, "--run", str(run))[1]
-    files = [path.read_bytes() for path in (run / "tensorboard").iterdir()]
+    files = [path.read_bytes() for path in (run / "tasks" / "tensorboard").iterdir()]
     assert any(b"tasks/last/own_choose/acc" in content for content in files)
 
 
-def test_run_in_training_keeps_its_records(run, tasks, command):
-    before = read_records(run)
-    words = (f"--run={run}", f"--tasks={tasks['choose']}", "--weights", "f6.25")
-    with run_ownership.lock(run):
-        status, out, _ = command(evaluate, *words)
-    assert status == 0
-    assert "not recorded" in out
-    assert read_records(run) == before
+def until(updates):
+    """A function that interrupts a start after so many updates and batches of evaluations."""
+    return itertools.chain([False] * updates, itertools.repeat(True)).__next__
+
+
+def scores(run):
+    """The scores of own_choose by step and name, and the losses of the training by step."""
+    rows = {row.step: row.values for row in read_records(run)}
+    wanted = ("tasks/last/own_choose/", "tasks/f=35/", "train/loss")
+    return {
+        (step, name): value
+        for step, values in rows.items()
+        for name, value in values.items()
+        if name.startswith(wanted)
+    }
+
+
+def test_checkpoints_are_scored_while_a_run_trains(run, tasks, command, monkeypatch, tmp_path):
+    watched, dataset = tmp_path / "watched", load_dataset(run.parent / "data", "")
+    train(watched, dataset, until(2))
+    # Between looks, the run is resumed twice. A start holds the lock at every other moment.
+    resumes = iter([until(3), lambda: False])  # 3: for the evaluation at step 2, too
+
+    def sleep(seconds):
+        del seconds
+        for interrupted in itertools.islice(resumes, 1):
+            train(watched, dataset, interrupted)
+
+    record = CheckpointScorer.record
+
+    def record_locked(*arguments):
+        with run_ownership.lock(watched):
+            return record(*arguments)
+
+    words = (f"--tasks={tasks['choose']}", "--weights", "last", "f=35")
+    with monkeypatch.context() as patch:
+        patch.setattr(task_scores, "time", types.SimpleNamespace(sleep=sleep))
+        patch.setattr(CheckpointScorer, "record", record_locked)
+        status, out, err = command(evaluate, f"--run={watched}", *words, "--watch")
+    assert status == 0, err
+    assert out.count("watched at step ") == 3
+    for step in (2, 4, 6):
+        assert command(evaluate, f"--run={run}", *words, f"--step={step}")[0] == 0
+    assert scores(watched) == scores(run)
+    assert len({x for (_, name), x in scores(run).items() if name.endswith("choose/acc")}) > 1
+
+    # Whatever is recorded whole is not scored again; a kill tore the last line.
+    file = sorted((watched / "records").iterdir(), key=lambda x: x.stat().st_mtime)[-1]
+    file.write_bytes(file.read_bytes()[:-2])
+    monkeypatch.setattr(task_scores, "_EVERY", 0)
+    _, out, _ = command(evaluate, f"--run={watched}", *words, "--watch")
+    assert (out.count("watched at step 6 "), out.count(" acc_norm ")) == (1, 1)
+    assert scores(watched) == scores(run)
+
+
+def test_checkpoint_that_the_run_deletes_is_passed_over(run, tasks, command, monkeypatch, tmp_path):
+    shutil.copytree(run, tmp_path / "copy")
+    score, gone = CheckpointScorer.score, tmp_path / "copy" / "checkpoints" / "4"
+
+    def score_and_delete(*arguments):
+        if gone.exists():
+            shutil.rmtree(gone)
+        return score(*arguments)
+
+    monkeypatch.setattr(CheckpointScorer, "score", score_and_delete)
+    monkeypatch.setattr(task_scores, "_EVERY", 0)
+    words = (f"--tasks={tasks['read']}", "--weights=f6.25", "--watch")
+    status, out, _ = command(evaluate, f"--run={tmp_path / 'copy'}", *words)
+    steps = [row.step for row in read_records(tmp_path / "copy") if "own_read" in str(row.values)]
+    assert (status, "note: step 4 " in out, steps) == (0, True, [2, 6])
+
+
+def test_run_scores_its_weights_as_the_command_does(run, tasks, command, monkeypatch, tmp_path):
+    """At points and at the stop, with the weights that the checkpoints have, in spite of stops."""
+    monkeypatch.undo()  # the weights of the training
+    scored, dataset = tmp_path / "scored", load_dataset(run.parent / "data", "")
+    # Runs of one configuration share their compiled functions.
+    monkeypatch.setattr(task_evaluator, "make_program", small_run.program)
+    names = [str(tasks[x]) for x in ("choose", "read")]
+    changes = {"eval__tasks": tuple(names), "eval__tasks_every": ("3 steps",)}
+    # Five are before the scores at step 3, which have eleven batches for each of three trees.
+    assert train(scored, dataset, until(10), **changes)[0].step == 3
+    assert not any("tasks/" in name for x in read_records(scored) for name in x.values)
+    assert train(scored, dataset, **changes)[0].reason == "stop"
+    steps = [x.step for x in read_records(scored) if any("tasks/" in y for y in x.values)]
+    assert steps == [3, 6]
+    assert train(scored, dataset, **changes)[1] == ""  # nothing is left to do
+    (before,) = [x.values for x in read_records(scored) if x.step == 6]
+    words = ("--tasks", ",".join(names), "--step=6")
+    assert command(evaluate, f"--run={scored}", *words)[0] == 0
+    (after,) = [x.values for x in read_records(scored) if x.step == 6]
+    assert after.keys() == before.keys()
+    for name in after:
+        assert after[name] == pytest.approx(before[name], rel=1e-6), name
+    content = b"".join(x.read_bytes() for x in (scored / "tensorboard").iterdir())
+    assert b"tasks/f25/own_read/bits_per_byte" in content
+
+
+def test_run_with_an_unknown_task_is_refused_before_programs(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(plan, "make_program", None)
+    dataset = load_dataset(run.parent / "data", "")
+    with pytest.raises(InputError, match=r"config\.eval\.tasks.*own_nothing"):
+        train(tmp_path / "run", dataset, eval__tasks=("own_nothing",))
 
 
 def test_all_weights_get_the_same_examples(run, tasks, command):
@@ -310,5 +419,5 @@ def test_answers_and_scores_are_those_of_the_exported_model(
         for name, score in scores.items():
             metric = name.partition(",")[0]
             at = 1 if metric.endswith("_stderr") else 0
-            shown = evaluate._format(score)
+            shown = format_score(score)
             assert printed[task, metric.removesuffix("_stderr")][at] == shown, name

@@ -28,6 +28,7 @@ from anytime_jax.errors import InputError, RunError
 from anytime_jax.schedules import Schedule
 from anytime_jax.storage.files import make_writable_directory
 from anytime_jax.storage.paths import storage_path
+from anytime_jax.training.signals import until_interrupted
 from anytime_lab.forecast import (
     forecast_calibration,
     forecast_calibration_report,
@@ -36,7 +37,7 @@ from anytime_lab.forecast import (
 )
 from anytime_lab.forecast.forecast_subject import Subject
 from anytime_lab.forecast.run_forecast import DEFAULT_PLAN, DecayPlan
-from anytime_lab.monitor.follow import follow, until_interrupted
+from anytime_lab.monitor.follow import follow
 from anytime_lab.monitor.run_snapshot import Snapshot
 
 EXAMPLES = (

@@ -1,7 +1,5 @@
-"""Snapshots of a run in training, until Ctrl-C or SIGTERM."""
+"""Snapshots of a run in training."""
 
-import contextlib
-import signal
 import time
 from collections.abc import Iterator
 
@@ -26,14 +24,3 @@ def follow(run_dir: str, every: float, trust: Trust = NOBODY) -> Iterator[Snapsh
             snapshot = run_snapshot.take(run_dir, snapshot, trust)
         except InputError as error:
             raise RunError(f"the run that was watched has gone: {error}") from error
-
-
-@contextlib.contextmanager
-def until_interrupted() -> Iterator[None]:
-    """Ends the block at Ctrl-C or SIGTERM, the only end of a command that follows a run."""
-    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with contextlib.suppress(KeyboardInterrupt):
-            yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)

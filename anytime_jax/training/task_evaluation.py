@@ -1,4 +1,4 @@
-"""Tasks of lm-evaluation-harness, scored with weights of a saved run.
+"""Tasks of lm-evaluation-harness, scored with weights of a run.
 
 The harness makes the requests of a task and computes the metrics. This module answers the requests
 as `HFLM` of the harness answers them for an exported model, with the same truncation and ends of a
@@ -9,26 +9,22 @@ two of them.
 
 import contextlib
 import dataclasses
-import datetime
 import os
 import random
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from anytime_jax.checkpoints import run_ownership
-from anytime_jax.checkpoints.metric_records import KERNEL_ERROR, TASKS, RecordWriter, read_records
+from anytime_jax.checkpoints.metric_records import KERNEL_ERROR, TASKS
 from anytime_jax.corpus.vocabulary_interface import Vocabulary
 from anytime_jax.data.dataset_info import Delimiters
 from anytime_jax.errors import InputError, nearest, needs_extra
 from anytime_jax.models.decoder import Params
 from anytime_jax.models.sampling import SamplingSettings
-from anytime_jax.training.trackers import TENSORBOARD, Mirrors, TrackedRun, read_trackers
-from anytime_jax.weights.saved_run import SavedRun
-from anytime_jax.weights.text_scorer import TextScorer
+from anytime_jax.training.text_scorer import TextScorer
 
 with needs_extra("tasks"):
     import tqdm  # pyright: ignore[reportMissingModuleSource]
@@ -82,9 +78,14 @@ class RunModel(TemplateLM):
         vocabulary: Vocabulary,
         delimiters: Delimiters,
         like_hf: bool = False,
+        report: Callable[[int], object] | None = None,
     ):
-        """With `like_hf`, texts begin as those of `HFLM`, not as `delimiters` say."""
+        """With `like_hf`, texts begin as those of `HFLM`, not as `delimiters` say.
+
+        `report` is called with the number of requests after each batch; the default is a bar.
+        """
         super().__init__()
+        self._report = report
         self._scorer, self._params, self._vocabulary = scorer, params, vocabulary
         self._delimiters, self._like_hf = delimiters, like_hf
 
@@ -121,9 +122,9 @@ class RunModel(TemplateLM):
                     f"the continuation of a request has {len(continuation)} tokens, and the model "
                     f"takes 1 to {length}: {texts!r}"
                 )
-        with _progress(len(requests), "likelihoods") as bar:
+        with self._progress(len(requests), "likelihoods") as report:
             pairs = [(context, continuation) for _, context, continuation in requests]
-            return self._scorer.log_likelihoods(self._params, pairs, bar.update)
+            return self._scorer.log_likelihoods(self._params, pairs, report)
 
     def loglikelihood_rolling(
         self, requests: Sequence[Any], disable_tqdm: bool = False
@@ -153,14 +154,23 @@ class RunModel(TemplateLM):
         groups: dict[str, list[int]] = {}
         for number, request in enumerate(requests):
             groups.setdefault(repr(request.args[1]), []).append(number)
-        with _progress(len(requests), "continuations") as bar:
+        with self._progress(len(requests), "continuations") as report:
             for numbers in groups.values():
                 contexts = [requests[number].args[0] for number in numbers]
                 settings = requests[numbers[0]].args[1]
-                texts = self._generate(contexts, settings, bar.update)
+                texts = self._generate(contexts, settings, report)
                 for number, text in zip(numbers, texts, strict=True):
                     results[number] = text
         return results
+
+    @contextlib.contextmanager
+    def _progress(self, total: int, what: str) -> Iterator[Callable[[int], object]]:
+        """Yields a function that is told of each batch; a bar is shown on a terminal only."""
+        if self._report is not None:
+            yield self._report
+            return
+        with tqdm.tqdm(total=total, desc=what, disable=None, leave=False) as bar:
+            yield bar.update
 
     def _generate(
         self, contexts: Sequence[str], settings: Mapping[str, Any], report: Callable[[int], object]
@@ -203,6 +213,28 @@ class Tasks:
     limit: int | None = None
     like_hf: bool = False
 
+    def name_scores(
+        self, weights: str, scores: Sequence[TaskScore], kernel_error: float = 0.0
+    ) -> dict[str, float]:
+        """Returns scores of weights, and a kernel error of the weights, as records name them."""
+        values = {f"{TASKS}{weights}/{KERNEL_ERROR}": kernel_error} if kernel_error else {}
+        for x in scores:
+            shots = self.shots if x.shots is None else x.shots
+            values[f"{self._prefix(weights, x.task, shots)}{x.metric}"] = x.value
+        return values
+
+    def are_scored(self, weights: str, values: Iterable[str]) -> bool:
+        """Whether names of recorded values include scores of these weights in every task."""
+        prefixes = (
+            self._prefix(weights, name, task.get_config("num_fewshot"))
+            for name, task in self.loaded["tasks"].items()
+        )
+        values = [*values]
+        return all(any(x.startswith(prefix) for x in values) for prefix in prefixes)
+
+    def _prefix(self, weights: str, task: str, shots: int | None) -> str:
+        return f"{TASKS}{weights}/{task if self.shots is None else f'{task}-{shots}shot'}/"
+
 
 def load_tasks(
     names: Sequence[str],
@@ -211,11 +243,12 @@ def load_tasks(
     shots: int | None = None,
     limit: int | None = None,
     like_hf: bool = False,
+    setting: str = "--tasks",
 ) -> Tasks:
     """Loads tasks and their data; a name is one of the harness, or the path of a task's file.
 
-    Raises an InputError if a task is unknown, if it cannot be loaded, or if its requests do not fit
-    a model of this `length`.
+    Raises an InputError of `setting` if a task is unknown, if it cannot be loaded, or if its
+    requests do not fit a model of this `length`.
     """
     names = [*dict.fromkeys(names)]
     # Finding the names of the harness takes seconds, which files of one's own do not need.
@@ -223,8 +256,8 @@ def load_tasks(
     for name in names:
         if name not in manager.all_tasks and not _is_file(name):
             raise InputError(
-                f"--tasks: lm_eval has no task {name!r}: give names of its tasks, or paths of YAML "
-                f"files{nearest(name, manager.all_tasks)}"
+                f"{setting}: lm_eval has no task {name!r}: give names of its tasks, or paths of "
+                f"YAML files{nearest(name, manager.all_tasks)}"
             )
     _seed()
     try:
@@ -237,7 +270,7 @@ def load_tasks(
             task.build_all_requests(limit=1)  # a first document that fails is told here
     except Exception as error:  # tasks are code of others
         raise InputError(
-            f"--tasks={','.join(names)} cannot be loaded ({type(error).__name__}: {error}): fix "
+            f"{setting}={','.join(names)} cannot be loaded ({type(error).__name__}: {error}): fix "
             "the task; without a network, use a task of local files, or load its data once before"
         ) from error
     for name, task in loaded["tasks"].items():
@@ -273,46 +306,6 @@ def score_tasks(tasks: Tasks, model: RunModel) -> list[TaskScore]:
             metric = metric if variant == "none" else f"{metric} ({variant})"
             scores.append(TaskScore(task, shots, metric, float(value), error))
     return scores
-
-
-def record_scores(
-    run: SavedRun,
-    weights: str,
-    tasks: Tasks,
-    scores: Sequence[TaskScore],
-    kernel_error: float = 0.0,
-) -> str:
-    """Adds scores to the records of a run and to its TensorBoard files, at the step of the weights.
-
-    A kernel error of the weights joins them. Scores of the same name are replaced. Returns "" if
-    the scores were recorded, or the reason why they were not: for example, while a run on a disk is
-    trained, the training alone writes records.
-    """
-    if tasks.limit is not None:
-        return "scores of a part of the documents (--limit) are not recorded"
-    if tasks.like_hf:
-        return "scores of texts that begin otherwise than the data (--like-hf) are not recorded"
-    values = {f"{TASKS}{weights}/{KERNEL_ERROR}": kernel_error} if kernel_error else {}
-    for x in scores:
-        shots = tasks.shots if x.shots is None else x.shots
-        name = x.task if tasks.shots is None else f"{x.task}-{shots}shot"
-        values[f"{TASKS}{weights}/{name}/{x.metric}"] = x.value
-    shown = tuple(x for x in run.config.log.trackers if x[0] == TENSORBOARD)
-    log = dataclasses.replace(run.config.log, trackers=shown)
-    config = dataclasses.replace(run.config, directory=str(run.run_dir), log=log)
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    try:
-        with run_ownership.lock(run.run_dir):
-            last = max([run.step, *(row.step for row in read_records(run.run_dir))])
-            writer = RecordWriter(run.run_dir, None, {"started": now})
-            writer.amend(run.step, run.tokens, values)
-            writer.close()
-            with Mirrors(lambda text: None) as mirrors:
-                mirrors.open(read_trackers(config), TrackedRun(config, "", last))
-                mirrors.write(run.step, run.tokens, values)
-    except (InputError, OSError) as error:
-        return f"the scores are not recorded: {error}"
-    return ""
 
 
 def _check_task(name: str, task: Any, vocabulary: Vocabulary, length: int) -> None:
@@ -372,8 +365,3 @@ def _seed() -> None:
 
 def _is_file(name: str) -> bool:
     return name.endswith((".yaml", ".yml")) and Path(name).is_file()
-
-
-def _progress(total: int, what: str) -> Any:
-    """Returns a progress bar, which is shown on a terminal only."""
-    return tqdm.tqdm(total=total, desc=what, disable=None, leave=False)

@@ -11,8 +11,8 @@ import small_run
 from anytime_jax.distributed import sharding
 from anytime_jax.models import decoder
 from anytime_jax.models.sampling import SamplingSettings, generate_tokens
-from anytime_jax.weights import text_scorer
-from anytime_jax.weights.text_scorer import TextScorer
+from anytime_jax.training import text_scorer
+from anytime_jax.training.text_scorer import TextScorer
 
 CONFIG = small_run.config("run", model__length=24)
 LENGTH, WORDS = CONFIG.model.length, CONFIG.model.vocab_size

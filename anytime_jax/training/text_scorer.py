@@ -4,6 +4,7 @@ Shape suffixes: B batch, L length, T = L + 1.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 
 import jax
@@ -12,12 +13,11 @@ import numpy as np
 from jax.sharding import Mesh
 
 from anytime_jax.config.model import ModelConfig
-from anytime_jax.distributed import sharding
+from anytime_jax.distributed import processes, sharding
 from anytime_jax.models import decoder
 from anytime_jax.models.decoder import Params
 from anytime_jax.models.sampling import SamplingSettings, next_tokens
-from anytime_jax.training.step import Program, make_program
-from anytime_jax.weights.saved_run import SavedRun
+from anytime_jax.training.step import Program
 
 _LEAST = 16  # texts are padded to 16, 32, 64, ... tokens, so that few programs serve all lengths
 _CHUNK = 64  # tokens of prompts that are read at once, whose logits have to fit the memory
@@ -25,7 +25,9 @@ _CHUNK = 64  # tokens of prompts that are read at once, whose logits have to fit
 
 @dataclasses.dataclass(frozen=True)
 class TextScorer:
-    """Scores and continues texts with any weights of a run; in a single process only.
+    """Scores and continues texts with any weights of a run.
+
+    Every process must call a method with the same arguments, and gets all results.
 
     Attributes:
       batch_size: texts in a batch, a multiple of the mesh's parts of a batch.
@@ -55,7 +57,7 @@ class TextScorer:
             length = min(_round_up(longest - 1, _LEAST), self.config.length)
             tokens_BxT = self._pad([texts[row] for row in rows], length + 1)
             scores = self.program.token_losses(params, self._put(tokens_BxT))
-            losses_BxL, is_hit_BxL = (np.asarray(x) for x in scores)
+            losses_BxL, is_hit_BxL = (processes.gather(x) for x in scores)
             for at, row in enumerate(rows):
                 end = len(texts[row]) - 1
                 scored = slice(end - len(pairs[row][1]), end)
@@ -81,9 +83,7 @@ class TextScorer:
         """
         results: list[list[int]] = [[] for _ in prompts]
         for rows in self._batches([len(prompt) for prompt in prompts]):
-            keys = jax.vmap(jax.random.fold_in, (None, 0))(
-                jax.random.key(settings.seed), self._fill(rows)
-            )
+            keys = self._keys(settings.seed, self._fill(rows))
             tokens = self._sample([prompts[row] for row in rows], params, settings, count, keys)
             running = dict(enumerate(rows))
             for new_B in tokens:
@@ -128,7 +128,7 @@ class TextScorer:
                 0,
             )
             # A prompt that does not end in this chunk keeps its token.
-            new_B = np.where(within_B == last_B, of_chunk_B, new_B)
+            new_B = np.where(within_B == last_B, processes.gather(of_chunk_B), new_B)
         for number in range(1, count + 1):
             yield new_B
             if number < count:
@@ -144,7 +144,7 @@ class TextScorer:
                     keys_B,
                     number,
                 )
-                new_B = np.asarray(sampled_B)
+                new_B = processes.gather(sampled_B)
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
         """Yields the numbers of the texts in batches of similar length, the longest first."""
@@ -172,20 +172,17 @@ class TextScorer:
         return np.array([*values, *[0] * (self.batch_size - len(values))], np.int32)
 
     def _put(self, rows: np.ndarray) -> jax.Array:
+        rows = rows[sharding.local_rows(self.mesh, self.batch_size)]
         return sharding.put_batch(self.mesh, rows, self.batch_size)
 
+    @functools.cached_property
+    def _keys(self) -> Callable[[int, np.ndarray], jax.Array]:
+        """The function from a seed and the number of each row to the keys of the rows."""
 
-def open_scorer(run: SavedRun, batch_size: int | None, say: Callable[[str], object]) -> TextScorer:
-    """Returns a scorer on the mesh of a run.
+        def keys(seed: int, numbers_B: np.ndarray) -> jax.Array:
+            return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), numbers_B)
 
-    If the mesh does not fit the devices, `say` is told which mesh is taken instead. The default
-    batch size is that of the evaluations in training.
-    """
-    config, mesh = run.config, sharding.make_mesh_or_replicate(run.config.mesh, say)
-    size = sharding.round_up_rows(mesh, batch_size or config.eval.batch_size)
-    # A row is one text, whatever is in it.
-    program = make_program(config, mesh, model=run.model)
-    return TextScorer(run.model, program, mesh, size)
+        return jax.jit(keys, out_shardings=sharding.batch_sharding(self.mesh))
 
 
 def _round_up(length: int, least: int) -> int:
