@@ -59,7 +59,7 @@ def _losses(
         "averages": "('f25',)",
         "schedule.warmup": f"{options.updates // 4} steps",
         "stop": stop,
-        "log.tensorboard": False,
+        "log.trackers": (),
         "eval.every": stop,
         "eval.tokens": "all",
         "eval.batch_size": 16,
