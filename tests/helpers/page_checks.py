@@ -82,7 +82,7 @@ def read_commands(path):
         text = "\n".join(text.split("\n```")[1::2])  # the code blocks
     for match in COMMAND.finditer(text):
         name = match["name"] or "train"
-        words = re.sub(r'"\$@"|\$\{.*\}', "", match["argv"].split(">")[0])
+        words = re.sub(r'"\$@"|\$\{.*\}', "", match["argv"].split(" >")[0])
         words = re.sub(r"\$\w+", "8", words)
         yield name, tuple(shlex.split(words, comments=True))
 
