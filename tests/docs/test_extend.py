@@ -1,16 +1,23 @@
 """The examples of docs/extend.md: trained, resumed, branched and exported from an empty folder."""
 
+import contextlib
+import http.server
+import json
 import shlex
 import shutil
 import sys
+import threading
 
 import doc_blocks
 import pytest
 import small_run
+import tracker_stubs
 from paths import REPOSITORY
 from training_runs import bits
 
 from anytime_jax import api
+from anytime_jax.checkpoints import run_json
+from anytime_jax.checkpoints.metric_records import read_records
 from anytime_jax.commands import dispatch
 from anytime_jax.distributed import sharding
 from anytime_jax.errors import InputError
@@ -113,3 +120,67 @@ def test_example_trains_resumes_branches_and_exports(module, run, folder, comman
     finally:
         sys.modules.pop(module, None)
         shutil.rmtree(folder / "runs", ignore_errors=True)
+
+
+@contextlib.contextmanager
+def webhook():
+    """Yields the address of a webhook, and a list of what is posted to it."""
+    posted = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *arguments):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/", posted
+        server.shutdown()
+
+
+@pytest.mark.filterwarnings("ignore")  # of the libraries, where they are installed
+def test_trackers_have_what_the_records_have(folder, command, monkeypatch):
+    """After two starts, in one run of each; the second goes on from 1x."""
+    tracker_stubs.install(monkeypatch)
+    monkeypatch.setenv("TRACKIO_DIR", str(folder / "trackio"))
+    modules = ("my_mlflow", "my_trackio", "my_message")
+    programs, [(name, *words)] = read_example("my_mlflow")
+    for module, program in zip(modules, programs, strict=True):
+        (folder / f"{module}.py").write_text(program, "utf-8")
+    train = dispatch.import_command(name)
+    try:
+        with webhook() as (address, posted):
+            monkeypatch.setenv("MESSAGE_URL", address)
+            for stop in ("1x", "2x"):
+                status, out, err = command(
+                    train, *(x.replace("stop=1x", f"stop={stop}") for x in words)
+                )
+                assert (status, "failed" in out) == (0, False), out + err
+        import mlflow  # pyright: ignore[reportMissingImports]
+        from trackio.sqlite_storage import SQLiteStorage  # pyright: ignore[reportMissingImports]
+
+        rows = read_records(folder / "runs/tracked")
+        recorded = {(x.step, name, y) for x in rows for name, y in x.values.items()}
+        assert len({x for x, name, _ in recorded if name == "train/loss"}) == 8
+        client = mlflow.MlflowClient("sqlite:///mlflow.db")
+        place = client.get_experiment_by_name("tiny").experiment_id
+        (run,) = client.search_runs([place])
+        names = {name for _, name, _ in recorded}
+        history = [x for name in names for x in client.get_metric_history(run.info.run_id, name)]
+        assert {(x.step, x.key, x.value) for x in history} == recorded
+        assert len(history) == len(recorded)
+        assert (run.info.status, run.info.run_name) == ("FINISHED", "tracked")
+
+        (name,) = SQLiteStorage.get_runs("anytime")
+        assert name == f"tracked-{run_json.run_id(folder / 'runs/tracked')[:8]}"
+        logs = SQLiteStorage.get_logs("anytime", name)
+        shown = {(x["step"], y, x[y]) for x in logs for y in names & x.keys()}
+        assert shown == recorded
+    finally:
+        for module in modules:
+            sys.modules.pop(module, None)
+    assert [x["text"].partition(":")[0] for x in posted] == ["tracked (stop)"] * 2
