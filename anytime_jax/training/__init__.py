@@ -8,6 +8,8 @@ Begin with `loop.py`, a page. `plan.py` finds what a run needs, and `active_run.
     update    `step.py`, which begins with an example; `objective.py` (the losses), `optimizer.py`,
               `bad_updates.py`
     events    `due_steps.py` says when a run saves and evaluates (`evaluator.py`)
+    tasks     `task_evaluator.py` scores a run's weights in tasks of lm-evaluation-harness
+              (`task_evaluation.py`), with the likelihoods and texts of `text_scorer.py`
     output    `recorder.py`, `metric_rows.py`, `trackers.py`, `progress.py`, `profiler.py`
     end       the stop of the plan, `signals.py`, `run_failures.py`
 """
