@@ -115,8 +115,16 @@ def measure_programs(
                 if not is_out_of_memory(error):
                     raise
                 return None
-            if _RECOMPUTED in (compiled.as_text() or ""):
+            if _RECOMPUTED in _text(compiled):
                 return None
             analysis: Any = compiled.memory_analysis()
             sizes.append(around + analysis.argument_size_in_bytes + analysis.temp_size_in_bytes)
     return max(sizes)
+
+
+def _text(compiled: jax.stages.Compiled) -> str:
+    """Returns the program as text, which is empty if the compiler cannot write it."""
+    try:
+        return compiled.as_text() or ""
+    except jax.errors.JaxRuntimeError:  # of libtpu, for some programs
+        return ""

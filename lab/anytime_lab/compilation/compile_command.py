@@ -26,7 +26,7 @@ from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config.run_config import Config
 from anytime_jax.distributed import jax_settings, sharding, xla_settings
 from anytime_jax.distributed.device_specs import DeviceSpec, device_spec
-from anytime_jax.errors import InputError
+from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import format_bytes, format_count
 from anytime_jax.models.decoder import ModelConfig
 from anytime_jax.tables import Table, numbers
@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
     message = f"compiling the update of {config.name} for {topology.name} ..."
     with Console(stderr=True).status(message):
         report = _compile(config, model, number, mesh, device, topology)
-    if arguments.hlo:
+    if arguments.hlo and report.text:
         arguments.hlo.write_text(report.text, "utf-8")
     kind = devices[0].device_kind
     if arguments.json:
@@ -102,6 +102,8 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         for part in _describe(config, model, topology, kind, report):
             console.print(part)
+    if arguments.hlo and report.problem:
+        raise RunError(f"--hlo={arguments.hlo}: {report.problem}")
     return 0 if report.fits else 2
 
 
@@ -191,7 +193,7 @@ def _describe(
     kind: str,
     report: UpdateReport,
 ) -> Iterator[str | Table]:
-    program, device = report.roofline, report.device
+    device = report.device
     tokens = config.clock.tokens_per_step
     yield (
         f"{config.name} on {topology.name}: {report.devices} devices, windows of "
@@ -203,6 +205,11 @@ def _describe(
         f"memory      {parts} = {format_bytes(report.total_memory)} of "
         f"{format_bytes(device.memory)} on each device: {verdict}"
     )
+    if report.problem:
+        yield f"FLOPs       {format_count(report.model_flops)} of the model on each device"
+        yield f"roofline    unknown, as are kernels and communication: {report.problem}"
+        return
+    program = report.roofline
     extra = program.flops / report.model_flops - 1
     yield (
         f"FLOPs       {format_count(report.model_flops)} of the model on each device, "

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from anytime_jax.config.run_config import Config
 from anytime_jax.data.dataset_info import Delimiters
 from anytime_jax.distributed.device_specs import DeviceSpec
 from anytime_jax.distributed.xla_settings import is_flag
+from anytime_jax.errors import RunError
 from anytime_jax.models.decoder import ModelConfig
 from anytime_jax.models.flops import flops_per_token
 from anytime_jax.training import step
@@ -34,18 +36,20 @@ class UpdateReport:
       memory: bytes of each part: parameters, moments, averages and temporaries.
       device: figures of a device.
       model_flops: FLOPs of the model in an update (`flops_per_token`).
-      roofline: kernels and communication.
       compile_seconds: time of tracing and compiling.
+      axes: devices along each axis of the mesh.
       text: the compiled program, HLO.
+      problem: why there is no text, or an empty text.
     """
 
     devices: int
     memory: Mapping[str, int]
     device: DeviceSpec
     model_flops: float
-    roofline: roofline.Roofline
     compile_seconds: float
+    axes: Mapping[str, int]
     text: str
+    problem: str
 
     @property
     def total_memory(self) -> int:
@@ -68,14 +72,23 @@ class UpdateReport:
         return self.roofline.of_kind("matmul", "attention").kernel_seconds / self.roofline.seconds
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the report as JSON, with the most expensive kernels and all communication."""
-        kernels = [dataclasses.asdict(x) for x in dearest_kernels(self.roofline)]
-        return {
+        """Returns the report as JSON, with the most expensive kernels and all communication.
+
+        Without a text, `problem` takes the place of what is counted from it.
+        """
+        figures = {
             "devices": self.devices,
             "fits": self.fits,
             "memory": dict(self.memory),
             "device": dataclasses.asdict(self.device),
             "model_flops": self.model_flops,
+            "compile_seconds": self.compile_seconds,
+        }
+        if self.problem:
+            return {**figures, "problem": self.problem}
+        kernels = [dataclasses.asdict(x) for x in dearest_kernels(self.roofline)]
+        return {
+            **figures,
             "program_flops": self.roofline.flops,
             "bytes": self.roofline.bytes,
             "roofline_seconds": self.roofline.seconds,
@@ -86,8 +99,14 @@ class UpdateReport:
             "collectives": [dataclasses.asdict(x) for x in self.roofline.collectives],
             "kernels": kernels,
             "kernel_calls": sum(x.calls for x in self.roofline.kernels),
-            "compile_seconds": self.compile_seconds,
         }
+
+    @functools.cached_property
+    def roofline(self) -> roofline.Roofline:
+        """Kernels and communication. Raises a RunError if there is no text."""
+        if self.problem:
+            raise RunError(self.problem)
+        return roofline.analyze(hlo.parse(self.text), self.device, self.axes)
 
 
 def dearest_kernels(program: roofline.Roofline) -> list[roofline.Kernel]:
@@ -146,16 +165,21 @@ def compile_update(
     with absent_devices(mesh) as compile:
         compiled = compile(program.lower_update())
     seconds = time.perf_counter() - began
-    text = compiled.as_text() or ""
+    text = problem = ""
+    try:
+        text = compiled.as_text() or ""
+    except jax.errors.JaxRuntimeError as error:  # of libtpu, for some programs
+        problem = f"the compiler cannot write the program as text: {' '.join(str(error).split())}"
     tokens = config.clock.tokens_per_step
     return UpdateReport(
         devices=mesh.size,
         memory=_memory(program, compiled),
         device=device,
         model_flops=flops_per_token(program.model) * tokens / mesh.size,
-        roofline=roofline.analyze(hlo.parse(text), device, dict(mesh.shape)),
         compile_seconds=seconds,
+        axes=dict(mesh.shape),
         text=text,
+        problem=problem,
     )
 
 

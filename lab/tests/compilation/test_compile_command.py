@@ -1,6 +1,7 @@
 """Tests of the compile command, on CPU devices in place of an accelerator's."""
 
 import dataclasses
+import functools
 import json
 
 import jax
@@ -99,3 +100,25 @@ def test_compiler_out_of_memory_is_one_line(compile_small_run, capsys, monkeypat
     monkeypatch.setattr(compile_command, "compile_update", fail)
     assert compile_small_run(10**9) == 2
     assert "h100:4: RESOURCE_EXHAUSTED" in capsys.readouterr().err
+
+
+def test_program_without_a_text_is_reported_without_a_roofline(
+    compile_small_run, capsys, monkeypatch, tmp_path
+):
+    def fail(compiled):
+        raise jax.errors.JaxRuntimeError("INTERNAL: RET_CHECK failure\nasync-update")
+
+    monkeypatch.setattr(compile_command, "compile_update", update_report.compile_update)
+    monkeypatch.setattr(jax.stages.Compiled, "as_text", fail)
+    file = tmp_path / "program.hlo"
+    compile_program = functools.partial(compile_small_run, batch_size=8)  # compiled nowhere else
+    assert compile_program(10**9, f"--hlo={file}") == 1
+    output, error = capsys.readouterr()
+    assert "of 1 GB" in output
+    assert "roofline    unknown" in output
+    assert "RET_CHECK failure async-update" in error
+    assert not file.exists()
+    assert compile_program(10**9, "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["fits"]
+    assert "RET_CHECK" in report["problem"]
