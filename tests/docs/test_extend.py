@@ -174,6 +174,10 @@ def test_trackers_have_what_the_records_have(folder, command, monkeypatch):
         assert {(x.step, x.key, x.value) for x in history} == recorded
         assert len(history) == len(recorded)
         assert (run.info.status, run.info.run_name) == ("FINISHED", "tracked")
+        mirror = sys.modules["my_mlflow"].MLflowRun(client, run.info.run_id)
+        mirror.write(1, 1, {"tasks/f25/gsm8k/exact_match (strict-match)": 0.5})
+        known = "tasks/f25/gsm8k/exact_match _strict-match_"
+        assert [x.value for x in client.get_metric_history(run.info.run_id, known)] == [0.5]
 
         (name,) = SQLiteStorage.get_runs("anytime")
         assert name == f"tracked-{run_json.run_id(folder / 'runs/tracked')[:8]}"

@@ -6,6 +6,7 @@ Trackio does, a name that is resumed goes on; without `resume`, it gets a run of
 
 import importlib.util
 import itertools
+import re
 import sys
 import types
 from typing import ClassVar, NamedTuple
@@ -54,6 +55,9 @@ class MlflowClient:
         return next(run for run in runs if run.info.run_id == run_id)
 
     def log_batch(self, run_id, metrics):
+        for metric in metrics:
+            if not re.fullmatch(r"[\w./: -]+", metric.key):
+                raise ValueError(f"Invalid value {metric.key!r} for parameter 'metrics'")
         self._run(run_id).metrics.extend(metrics)
 
     def set_terminated(self, run_id):
