@@ -48,7 +48,8 @@ def make_figure(config: Config, rows: Sequence[Row]) -> Figure | None:
     """Returns the figure of the records of the layers, None without any.
 
     The first panel has the training loss, and each other panel a measure: one curve for each layer,
-    from the first layer in dark to the last in light. Infinite values and NaN are left out.
+    from the first layer in dark to the last in light. Infinite values, NaN and, on a logarithmic
+    axis, zeros are not shown but counted.
     """
     curves = read_curves(rows)
     if not curves:
@@ -72,7 +73,7 @@ def make_figure(config: Config, rows: Sequence[Row]) -> Figure | None:
     scale = ScalarMappable(Normalize(0, layers), _COLORS)
     ticks = range(0, layers, math.ceil(layers / 12))
     figure.colorbar(scale, ax=figure.axes, label="layer", aspect=40, ticks=ticks)
-    text = "root mean squares, except of the loss and the logit"
+    text = "root mean squares, except of the loss and the logit; not shown: infinite, NaN or zero"
     figure.supxlabel(f"update\n{text}; dotted: the embedding, dashed: the head", fontsize=9)
     return figure
 
@@ -98,7 +99,10 @@ def _draw_measure(axes: Axes, title: str, curves: dict[str, Curve], layers: int)
         color = "0.4" if layer in _OTHERS else matplotlib.colormaps[_COLORS](int(layer) / layers)
         style = {"color": color, "linestyle": _OTHERS.get(layer, "-")}
         axes.plot(steps, values, marker=".", markersize=3, linewidth=1, **style)
-    axes.set_title(title, fontsize=10)
-    finite = [x for curve in curves.values() for _, x in curve if math.isfinite(x)]
-    if min(finite, default=0) > 0:
+    values = [x for curve in curves.values() for _, x in curve]
+    shown = [x for x in values if math.isfinite(x)]
+    if min(shown, default=0) >= 0 and any(shown):
         axes.set_yscale("log")
+        shown = [x for x in shown if x > 0]
+    hidden = len(values) - len(shown)
+    axes.set_title(f"{title}\n({hidden} values not shown)" if hidden else title, fontsize=10)

@@ -40,3 +40,17 @@ def test_panels_have_a_curve_for_every_layer(tmp_path):
 def test_run_without_layers_has_no_figure(tmp_path, rows):
     assert layer_figure.draw(tmp_path, small_run.config(tmp_path), rows) is None
     assert not list(tmp_path.iterdir())
+
+
+def test_values_that_no_axis_has_are_counted(tmp_path):
+    rows = [*make_rows(), Row(10, 100, {"layers/0/gradients": 0.0, "layers/1/mlp": float("inf")})]
+    panels = layer_figure.make_figure(small_run.config(tmp_path), rows).axes
+    counts = {x.get_title().partition("\n")[2]: x.get_yscale() for x in panels[1:7]}
+    assert counts == {f"({n} values not shown)": "log" for n in (5, 3, 4)}
+    assert ["4 values" in x.get_title() for x in panels[1:7]] == [
+        False,
+        True,
+        *[False] * 2,
+        True,
+        False,
+    ]
