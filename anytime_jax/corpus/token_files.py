@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import io
 import os
+import tokenize
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
@@ -174,7 +175,7 @@ def _open_numpy(path: str, head: bytes) -> TokenFile:
         shape, _, dtype = read(content)
         if dtype.kind not in "iu" or len(shape) != 1:
             raise ValueError(f"an array of {dtype} of shape {shape}, where ids have one axis")
-    except ValueError as error:
+    except (ValueError, SyntaxError, tokenize.TokenError) as error:
         raise reading_error(path, error) from error
     return TokenFile(path, path, dtype.str, content.tell(), shape[0])
 

@@ -232,6 +232,7 @@ def refuse(source, tmp_path, match, vocabulary):
         ("a.bin", b"\x50\0" * 99, {"dtype": "uint16"}, "end of text"),
         ("a.bin", b"\1\0" + b"\x50\0" * 999, {"dtype": "uint16"}, "end of text"),
         ("a.npy", b"\x93NUMPY\1\0nothing", {}, "a.npy"),
+        ("a.npy", b"\x93NUMPY\1\0\x08\0{'descr\n", {}, "a.npy"),
         ("a.idx", b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 7, 0, 0), {}, "code 7"),
         ("a.idx", b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, 5, 1), {}, "a.idx"),
         ("a.idx", b"MMIDIDX\0\0" + struct.pack("<QBQQiqqq", 1, 8, 1, 2, 1, 0, 0, 1), {}, "a.bin"),
