@@ -260,6 +260,18 @@ def test_tokens_of_another_vocabulary_are_refused(tmp_path):
     assert copied.parts == prepare(source, tmp_path / "data", vocabulary=own.path).parts
 
 
+def test_tokens_read_as_ones_of_half_their_bytes_are_refused(ids, tmp_path):
+    """Every other one is 0, which ends documents here."""
+    tokens = join(ids.texts["train"], after=[0])
+    np.array(tokens, "<u4").tofile(tmp_path / "a.npy")
+    options = {"vocabulary": ids.path, "end_of_text": "<|padding|>", "workers": 1}
+    with pytest.raises(InputError, match="type"):
+        prepare(TokenSource(str(tmp_path / "a.npy"), dtype="uint16"), tmp_path / "b", **options)
+    source = TokenSource(str(tmp_path / "a.npy"), validation_fraction=0.2, dtype="uint32")
+    info = prepare(source, tmp_path / "data", **options)
+    assert sum(split.documents for split in info.splits.values()) == len(ids.texts["train"])
+
+
 def test_tokens_train_no_vocabulary(ids, tmp_path):
     llm_c(tmp_path / "a", ids, ids.texts["train"])
     refuse(TokenSource(str(tmp_path / "a.bin")), tmp_path, "--vocabulary", 300)
