@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import io
 import os
+import tokenize
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
@@ -174,7 +175,7 @@ def _open_numpy(path: str, head: bytes) -> TokenFile:
         shape, _, dtype = read(content)
         if dtype.kind not in "iu" or len(shape) != 1:
             raise ValueError(f"an array of {dtype} of shape {shape}, where ids have one axis")
-    except ValueError as error:
+    except (ValueError, SyntaxError, tokenize.TokenError) as error:
         raise reading_error(path, error) from error
     return TokenFile(path, path, dtype.str, content.tell(), shape[0])
 
@@ -192,9 +193,11 @@ def _open_index(path: str, size: int, head: bytes) -> TokenFile:
         least = _MEGATRON_HEADER.itemsize + 12 * sequences + 8 * ends
         if size not in (least, least + sequences):  # with a mode for every sequence
             raise ValueError(f"{size:,} bytes, where its header asks for {least:,}")
-        last = _read(path, least - 8, "<i8", 1) if ends else [0]
-        if last[0] != sequences:
-            raise ValueError(f"its documents end at sequence {last[0]:,} of {sequences:,}")
+        outer = [int(_read(path, least - 8 * i, "<i8", 1)[0]) for i in (ends, 1) if ends]
+        if (outer or [0, 0]) != [0, sequences]:
+            raise ValueError(
+                f"its documents begin and end at sequences {outer}, not {[0, sequences]}"
+            )
     except ValueError as error:
         raise reading_error(path, error) from error
     tokens, dtype = 0, np.dtype(_MEGATRON_TYPES[int(header["code"])])

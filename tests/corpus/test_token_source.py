@@ -232,10 +232,12 @@ def refuse(source, tmp_path, match, vocabulary):
         ("a.bin", b"\x50\0" * 99, {"dtype": "uint16"}, "end of text"),
         ("a.bin", b"\1\0" + b"\x50\0" * 999, {"dtype": "uint16"}, "end of text"),
         ("a.npy", b"\x93NUMPY\1\0nothing", {}, "a.npy"),
+        ("a.npy", b"\x93NUMPY\1\0\x08\0{'descr\n", {}, "a.npy"),
         ("a.idx", b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 7, 0, 0), {}, "code 7"),
         ("a.idx", b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, 5, 1), {}, "a.idx"),
         ("a.idx", b"MMIDIDX\0\0" + struct.pack("<QBQQiqqq", 1, 8, 1, 2, 1, 0, 0, 1), {}, "a.bin"),
-        ("a.idx", b"MMIDIDX\0\0" + struct.pack("<QBQQiqq", 1, 8, 1, 1, 1, 0, 0), {}, "sequence 0"),
+        ("a.idx", b"MMIDIDX\0\0" + struct.pack("<QBQQiqq", 1, 8, 1, 1, 1, 0, 0), {}, "docu"),
+        ("a.idx", b"MMIDIDX\0\0" + struct.pack("<QBQQiqqq", 1, 8, 1, 2, 1, 0, 1, 1), {}, "doc"),
         ("a.idx", b"another", {}, "a.idx"),
         ("a.txt", b"text", {}, "document"),
     ],
@@ -256,6 +258,18 @@ def test_tokens_of_another_vocabulary_are_refused(tmp_path):
     copied = prepare(source, tmp_path / "copied", vocabulary=other)
     source = TokenSource(str(tmp_path / "a.bin"), **options)
     assert copied.parts == prepare(source, tmp_path / "data", vocabulary=own.path).parts
+
+
+def test_tokens_read_as_ones_of_half_their_bytes_are_refused(ids, tmp_path):
+    """Every other one is 0, which ends documents here."""
+    tokens = join(ids.texts["train"], after=[0])
+    np.array(tokens, "<u4").tofile(tmp_path / "a.npy")
+    options = {"vocabulary": ids.path, "end_of_text": "<|padding|>", "workers": 1}
+    with pytest.raises(InputError, match="type"):
+        prepare(TokenSource(str(tmp_path / "a.npy"), dtype="uint16"), tmp_path / "b", **options)
+    source = TokenSource(str(tmp_path / "a.npy"), validation_fraction=0.2, dtype="uint32")
+    info = prepare(source, tmp_path / "data", **options)
+    assert sum(split.documents for split in info.splits.values()) == len(ids.texts["train"])
 
 
 def test_tokens_train_no_vocabulary(ids, tmp_path):
