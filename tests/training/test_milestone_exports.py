@@ -11,6 +11,7 @@ from reference_decoders import from_olmo
 from training_runs import after, bits, finished, saved, start
 
 from anytime_jax import averaging
+from anytime_jax.checkpoints.metric_records import read_starts
 from anytime_jax.errors import InputError
 from anytime_jax.formats.model_reader import WEIGHTS
 from anytime_jax.training import milestone_exports
@@ -67,6 +68,8 @@ def test_a_start_makes_up_for_a_missing_export(exported, dataset, tmp_path):
     mine, theirs = (x / "exports" / "f25-9" / WEIGHTS for x in (run, exported))
     assert mine.read_bytes() == theirs.read_bytes()
     assert (run / "exports" / "f25-10" / WEIGHTS).stat().st_mtime_ns == kept
+    seconds = read_starts(run)[-1]["seconds"][-1][1]
+    assert seconds["waiting for exports"] > seconds["updates"]
 
 
 def test_a_failed_export_does_not_end_the_run(dataset, tmp_path, command):
