@@ -12,9 +12,7 @@ from anytime_jax.config.run_config import Config
 from anytime_jax.corpus.vocabulary_files import load_vocabulary
 from anytime_jax.corpus.vocabulary_interface import Vocabulary
 from anytime_jax.data.dataset_info import DatasetInfo, Delimiters
-from anytime_jax.distributed import sharding
 from anytime_jax.models.decoder import Params
-from anytime_jax.training.step import make_program
 from anytime_jax.training.task_evaluation import (
     RunModel,
     Tasks,
@@ -22,7 +20,7 @@ from anytime_jax.training.task_evaluation import (
     load_tasks,
     score_tasks,
 )
-from anytime_jax.training.text_scorer import TextScorer
+from anytime_jax.training.text_scorer import TextScorer, open_scorer
 
 
 class _Interrupted(Exception):
@@ -73,10 +71,7 @@ class TaskEvaluator:
     def _scorer(self, step: int) -> TextScorer:
         model = self.config.stage_at(max(step - 1, 0)).model
         if model not in self._scorers:
-            size = sharding.round_up_rows(self.mesh, self.config.eval.batch_size)
-            # A row is one text, whatever is in it.
-            program = make_program(self.config, self.mesh, model=model)
-            self._scorers[model] = TextScorer(model, program, self.mesh, size)
+            self._scorers[model] = open_scorer(self.config, model, self.mesh)
         return self._scorers[model]
 
 
