@@ -1,8 +1,6 @@
 """Scores of a run's weights in its tasks, as it trains."""
 
-import contextlib
 import dataclasses
-import io
 from collections.abc import Callable, Mapping, Sequence
 
 from jax.sharding import Mesh
@@ -18,6 +16,7 @@ from anytime_jax.training.task_evaluation import (
     Tasks,
     TaskScore,
     load_tasks,
+    quiet,
     score_tasks,
 )
 from anytime_jax.training.text_scorer import TextScorer, open_scorer
@@ -56,13 +55,12 @@ class TaskEvaluator:
                 raise _Interrupted
 
         scores = {}
-        quiet = contextlib.redirect_stderr(io.StringIO())  # the harness shows bars of its own
         try:
             for label, params in trees.items():
                 check(0)
                 words = self.vocabulary, self.delimiters
                 model = RunModel(self._scorer(step), params, *words, report=check)
-                with quiet:
+                with quiet():
                     scores[label] = score_tasks(self.tasks, model)
         except _Interrupted:
             return None

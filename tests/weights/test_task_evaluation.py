@@ -269,7 +269,9 @@ def test_checkpoint_that_the_run_deletes_is_passed_over(run, tasks, command, mon
     assert (status, "note: step 4 " in out, steps) == (0, True, [2, 6])
 
 
-def test_run_scores_its_weights_as_the_command_does(run, tasks, command, monkeypatch, tmp_path):
+def test_run_scores_its_weights_as_the_command_does(
+    run, tasks, command, monkeypatch, tmp_path, capsys
+):
     """At points and at the stop, with the weights that the checkpoints have, in spite of stops."""
     monkeypatch.undo()  # the weights of the training
     scored, dataset = tmp_path / "scored", load_dataset(run.parent / "data", "")
@@ -279,6 +281,7 @@ def test_run_scores_its_weights_as_the_command_does(run, tasks, command, monkeyp
     changes = {"eval__tasks": tuple(names), "eval__tasks_every": ("3 steps",)}
     # Five are before the scores at step 3, which have eleven batches for each of three trees.
     assert train(scored, dataset, until(10), **changes)[0].step == 3
+    assert "it/s" not in capsys.readouterr().err  # nor any bar of the harness
     assert not any("tasks/" in name for x in read_records(scored) for name in x.values)
     assert train(scored, dataset, **changes)[0].reason == "stop"
     steps = [x.step for x in read_records(scored) if any("tasks/" in y for y in x.values)]
