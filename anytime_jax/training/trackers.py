@@ -147,8 +147,7 @@ class Mirrors:
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if error is not None:
-            text = str(error) if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
-            self._ending = "failure", self._step, " ".join(text.split())
+            self._ending = "failure", self._step, _describe(error)
         if self._ending:
             self.tell(*self._ending)
         self._all("close")
@@ -168,9 +167,17 @@ class Mirrors:
             return method(*arguments)
         except (Exception, SystemExit) as error:  # code of anybody can raise anything
             self._failed.add(name)
-            failure = " ".join(describe_failure(error, is_theirs).split())
+            failure = _describe(error, is_theirs)
             self._say(f"tracker  {name} failed, and gets no more rows in this start: {failure}")
             return None
+
+
+def _describe(
+    error: BaseException, is_own: Callable[[types.FrameType], bool] = lambda frame: False
+) -> str:
+    """Returns an error in one line; an error of this package says itself what is wrong."""
+    text = str(error) if isinstance(error, RunError) else describe_failure(error, is_own)
+    return " ".join(text.split())
 
 
 @dataclasses.dataclass(frozen=True)
