@@ -20,7 +20,7 @@ from anytime_jax.distributed import sharding
 from anytime_jax.storage.failures import storage_errors
 from anytime_jax.training.task_evaluation import RunModel, Tasks, TaskScore, score_tasks
 from anytime_jax.training.text_scorer import TextScorer, open_scorer
-from anytime_jax.training.trackers import TENSORBOARD, Mirrors, TrackedRun, read_trackers
+from anytime_jax.training.trackers import TENSORBOARD, Mirrors, TensorBoard, TrackedRun
 from anytime_jax.weights import saved_run
 from anytime_jax.weights.post_hoc_averages import WeightedSum
 from anytime_jax.weights.saved_run import SavedRun
@@ -105,9 +105,8 @@ def has_ended(run_dir: Path, last: int, trust: Trust = NOBODY) -> bool:
 
 def _open_mirrors(run: SavedRun) -> Mirrors:
     last = max([run.step, *(row.step for row in read_records(run.run_dir))])
-    shown = tuple(x for x in run.config.log.trackers if x[0] == TENSORBOARD)
-    log = dataclasses.replace(run.config.log, trackers=shown)
-    config = dataclasses.replace(run.config, directory=str(run.run_dir / _DIRECTORY), log=log)
+    config = dataclasses.replace(run.config, directory=str(run.run_dir / _DIRECTORY))
+    shown = {TENSORBOARD: TensorBoard()} if TENSORBOARD in dict(config.log.trackers) else {}
     mirrors = Mirrors(lambda text: None)
-    mirrors.open(read_trackers(config), TrackedRun(config, "", last))
+    mirrors.open(shown, TrackedRun(config, "", last))
     return mirrors
