@@ -268,7 +268,7 @@ def read_starts(run_dir: str | Path) -> list[dict[str, Any]]:
     """
     starts: list[dict[str, Any]] = []
     for _, content in _read_segments(run_dir, lambda text: None):
-        with contextlib.suppress(ValueError, TypeError, KeyError):
+        with contextlib.suppress(ValueError, TypeError, LookupError, AttributeError):
             header, *lines = content.split(b"\n")
             about = dict(parse_json(header))
             if type(about.get("from_step")) is int:

@@ -144,7 +144,7 @@ def measure_layers(
         (x_BxLxD, _), found = block.apply(
             {"params": params}, x_BxLxD, layer, None, mutable=[_MEASURES]
         )
-        return x_BxLxD, found[_MEASURES]
+        return x_BxLxD, found.get(_MEASURES, {})  # a block of the user may have none
 
     layers = params["blocks"], jnp.arange(config.layers)
     return jax.lax.scan(run_layer, _embed(params, tokens_BxL, constrain), layers)[1]

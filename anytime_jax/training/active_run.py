@@ -211,11 +211,12 @@ class Run:
         if step > self.last.step:
             self.save(step, state)
         if self.plan.config.checkpoint.export and step >= self.plan.stop:
-            self.checkpoints.wait()
-            while not processes.broadcast(self.exports is None or self.exports.is_done):
-                if self.interrupted():
-                    break
-                time.sleep(_POLL_SECONDS)
+            with self.recorder.spent("waiting for exports"):
+                self.checkpoints.wait()
+                while not processes.broadcast(self.exports is None or self.exports.is_done):
+                    if self.interrupted():
+                        break
+                    time.sleep(_POLL_SECONDS)
         is_interrupted = step < self.plan.stop or self.misses_evaluation or self.misses_scores
         reason = "interrupted" if is_interrupted else self.plan.reason
         place = self.plan.config.clock.describe(step)

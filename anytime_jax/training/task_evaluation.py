@@ -9,6 +9,7 @@ two of them.
 
 import contextlib
 import dataclasses
+import io
 import os
 import random
 import sys
@@ -267,7 +268,8 @@ def load_tasks(
             own = task.get_config("num_fewshot")
             task.set_config("num_fewshot", own or 0 if shots is None or own == 0 else shots)
             task.set_fewshot_seed(seed=DEFAULT_OTHER_SEED)
-            task.build_all_requests(limit=1)  # a first document that fails is told here
+            with quiet():
+                task.build_all_requests(limit=1)  # a first document that fails is told here
     except Exception as error:  # tasks are code of others
         raise InputError(
             f"{setting}={','.join(names)} cannot be loaded ({type(error).__name__}: {error}): fix "
@@ -276,6 +278,11 @@ def load_tasks(
     for name, task in loaded["tasks"].items():
         _check_task(name, task, vocabulary, length)
     return Tasks(names, loaded, shots, limit, like_hf)
+
+
+def quiet() -> contextlib.AbstractContextManager[Any]:
+    """Returns a context without the progress bars of the harness."""
+    return contextlib.redirect_stderr(io.StringIO())
 
 
 def score_tasks(tasks: Tasks, model: RunModel) -> list[TaskScore]:

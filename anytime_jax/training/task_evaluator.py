@@ -1,8 +1,6 @@
 """Scores of a run's weights in its tasks, as it trains."""
 
-import contextlib
 import dataclasses
-import io
 from collections.abc import Callable, Mapping, Sequence
 
 from jax.sharding import Mesh
@@ -12,17 +10,16 @@ from anytime_jax.config.run_config import Config
 from anytime_jax.corpus.vocabulary_files import load_vocabulary
 from anytime_jax.corpus.vocabulary_interface import Vocabulary
 from anytime_jax.data.dataset_info import DatasetInfo, Delimiters
-from anytime_jax.distributed import sharding
 from anytime_jax.models.decoder import Params
-from anytime_jax.training.step import make_program
 from anytime_jax.training.task_evaluation import (
     RunModel,
     Tasks,
     TaskScore,
     load_tasks,
+    quiet,
     score_tasks,
 )
-from anytime_jax.training.text_scorer import TextScorer
+from anytime_jax.training.text_scorer import TextScorer, open_scorer
 
 
 class _Interrupted(Exception):
@@ -58,13 +55,12 @@ class TaskEvaluator:
                 raise _Interrupted
 
         scores = {}
-        quiet = contextlib.redirect_stderr(io.StringIO())  # the harness shows bars of its own
         try:
             for label, params in trees.items():
                 check(0)
                 words = self.vocabulary, self.delimiters
                 model = RunModel(self._scorer(step), params, *words, report=check)
-                with quiet:
+                with quiet():
                     scores[label] = score_tasks(self.tasks, model)
         except _Interrupted:
             return None
@@ -73,10 +69,7 @@ class TaskEvaluator:
     def _scorer(self, step: int) -> TextScorer:
         model = self.config.stage_at(max(step - 1, 0)).model
         if model not in self._scorers:
-            size = sharding.round_up_rows(self.mesh, self.config.eval.batch_size)
-            # A row is one text, whatever is in it.
-            program = make_program(self.config, self.mesh, model=model)
-            self._scorers[model] = TextScorer(model, program, self.mesh, size)
+            self._scorers[model] = open_scorer(self.config, model, self.mesh)
         return self._scorers[model]
 
 

@@ -13,11 +13,12 @@ import numpy as np
 from jax.sharding import Mesh
 
 from anytime_jax.config.model import ModelConfig
+from anytime_jax.config.run_config import Config
 from anytime_jax.distributed import processes, sharding
 from anytime_jax.models import decoder
 from anytime_jax.models.decoder import Params
 from anytime_jax.models.sampling import SamplingSettings, next_tokens
-from anytime_jax.training.step import Program
+from anytime_jax.training.step import Program, make_program
 
 _LEAST = 16  # texts are padded to 16, 32, 64, ... tokens, so that few programs serve all lengths
 _CHUNK = 64  # tokens of prompts that are read at once, whose logits have to fit the memory
@@ -183,6 +184,15 @@ class TextScorer:
             return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), numbers_B)
 
         return jax.jit(keys, out_shardings=sharding.batch_sharding(self.mesh))
+
+
+def open_scorer(
+    config: Config, model: ModelConfig, mesh: Mesh, batch_size: int | None = None
+) -> TextScorer:
+    """Returns a scorer; the default batch size is that of the evaluations in training."""
+    size = sharding.round_up_rows(mesh, batch_size or config.eval.batch_size)
+    # A row is one text, whatever is in it.
+    return TextScorer(model, make_program(config, mesh, model=model), mesh, size)
 
 
 def _round_up(length: int, least: int) -> int:

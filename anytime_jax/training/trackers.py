@@ -11,8 +11,9 @@ Training writes each of these names at most once a step:
     layers       `layers/0/weights`, `gradients`, `residual`, `attention`, `mlp` and `logit`, for
                  each layer; `layers/embedding/weights`, `gradients`, and of the head
     evaluations  `eval/LABEL/loss`, `eval_seconds`; with several sets also `eval/SET/LABEL/loss`
+    tasks        `tasks/LABEL/TASK/METRIC`
 
-`evaluate --tasks` writes `tasks/WEIGHTS/TASK/METRIC` later, and replaces an earlier score.
+`evaluate --tasks` writes scores too, into TensorBoard files beside those of the run.
 """
 
 import dataclasses
@@ -146,8 +147,7 @@ class Mirrors:
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if error is not None:
-            text = str(error) if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
-            self._ending = "failure", self._step, " ".join(text.split())
+            self._ending = "failure", self._step, _describe(error)
         if self._ending:
             self.tell(*self._ending)
         self._all("close")
@@ -167,9 +167,17 @@ class Mirrors:
             return method(*arguments)
         except (Exception, SystemExit) as error:  # code of anybody can raise anything
             self._failed.add(name)
-            failure = " ".join(describe_failure(error, is_theirs).split())
+            failure = _describe(error, is_theirs)
             self._say(f"tracker  {name} failed, and gets no more rows in this start: {failure}")
             return None
+
+
+def _describe(
+    error: BaseException, is_own: Callable[[types.FrameType], bool] = lambda frame: False
+) -> str:
+    """Returns an error in one line; an error of this package says itself what is wrong."""
+    text = str(error) if isinstance(error, RunError) else describe_failure(error, is_own)
+    return " ".join(text.split())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,10 +18,9 @@ from anytime_jax.config.model import ModelConfig
 from anytime_jax.corpus.vocabulary_interface import Vocabulary
 from anytime_jax.distributed import sharding
 from anytime_jax.storage.failures import storage_errors
-from anytime_jax.training.step import make_program
 from anytime_jax.training.task_evaluation import RunModel, Tasks, TaskScore, score_tasks
-from anytime_jax.training.text_scorer import TextScorer
-from anytime_jax.training.trackers import TENSORBOARD, Mirrors, TrackedRun, read_trackers
+from anytime_jax.training.text_scorer import TextScorer, open_scorer
+from anytime_jax.training.trackers import TENSORBOARD, Mirrors, TensorBoard, TrackedRun
 from anytime_jax.weights import saved_run
 from anytime_jax.weights.post_hoc_averages import WeightedSum
 from anytime_jax.weights.saved_run import SavedRun
@@ -52,7 +51,8 @@ class CheckpointScorer:
     def score(self, run: SavedRun, weighted_sum: WeightedSum) -> list[TaskScore]:
         """Returns the scores of weights; raises a RunError if the weights are gone or damaged."""
         if run.model not in self._scorers:
-            self._scorers[run.model] = open_scorer(run, self._batch_size, self._say)
+            mesh = sharding.make_mesh_or_replicate(run.config.mesh, self._say)
+            self._scorers[run.model] = open_scorer(run.config, run.model, mesh, self._batch_size)
         scorer = self._scorers[run.model]
         params = saved_run.load_weights(run, weighted_sum, scorer.mesh)
         begin = run.delimiters, self._tasks.like_hf
@@ -90,15 +90,6 @@ class CheckpointScorer:
         self._opened.close()
 
 
-def open_scorer(run: SavedRun, batch_size: int | None, say: Callable[[str], object]) -> TextScorer:
-    """Returns a scorer on the mesh of a run; arguments are those of `CheckpointScorer`."""
-    config, mesh = run.config, sharding.make_mesh_or_replicate(run.config.mesh, say)
-    size = sharding.round_up_rows(mesh, batch_size or config.eval.batch_size)
-    # A row is one text, whatever is in it.
-    program = make_program(config, mesh, model=run.model)
-    return TextScorer(run.model, program, mesh, size)
-
-
 def has_ended(run_dir: Path, last: int, trust: Trust = NOBODY) -> bool:
     """Whether a run whose last checkpoint is that of step `last` has saved at its stop.
 
@@ -114,9 +105,8 @@ def has_ended(run_dir: Path, last: int, trust: Trust = NOBODY) -> bool:
 
 def _open_mirrors(run: SavedRun) -> Mirrors:
     last = max([run.step, *(row.step for row in read_records(run.run_dir))])
-    shown = tuple(x for x in run.config.log.trackers if x[0] == TENSORBOARD)
-    log = dataclasses.replace(run.config.log, trackers=shown)
-    config = dataclasses.replace(run.config, directory=str(run.run_dir / _DIRECTORY), log=log)
+    config = dataclasses.replace(run.config, directory=str(run.run_dir / _DIRECTORY))
+    shown = {TENSORBOARD: TensorBoard()} if TENSORBOARD in dict(config.log.trackers) else {}
     mirrors = Mirrors(lambda text: None)
-    mirrors.open(read_trackers(config), TrackedRun(config, "", last))
+    mirrors.open(shown, TrackedRun(config, "", last))
     return mirrors

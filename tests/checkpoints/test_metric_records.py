@@ -154,6 +154,15 @@ def test_seconds_are_read_by_start_and_change_no_row(tmp_path):
     assert second == [(6, both), (7, both)]
 
 
+@pytest.mark.parametrize(
+    ("step", "seconds"), [("null", '{"updates": 1.0}'), ("0", "[1]")], ids=["no start", "a list"]
+)
+def test_seconds_that_are_of_no_start_are_left_out(tmp_path, step, seconds):
+    line = f'{{"step": 1, "tokens": 1, "values": {{}}, "seconds": {seconds}}}'
+    write_lines(tmp_path, 0, HEADER.replace('from_step": 0', f'from_step": {step}'), line)
+    assert [x["seconds"] for x in metric_records.read_starts(tmp_path)] == [[]] * (step == "0")
+
+
 def test_amendments_and_a_start_may_open_segments_at_the_same_time(tmp_path, monkeypatch):
     write(tmp_path, 0, [(2, {"a": 1.0}), (4, {"a": 2.0})])
     known = metric_records.segments(tmp_path)

@@ -38,6 +38,7 @@ REFUSED = {
     "": {
         **dict.fromkeys(("model.layers", "eval.batch_size"), (0,)),
         "checkpoint.keep": [0],
+        "checkpoint.export": ["f33"],  # which the run does not store
         "seed": [-1],
         "name": [" ", "a\nb"],
         "run_dir": ["a\0b", "~/runs"],
@@ -58,6 +59,7 @@ REFUSED = {
         "data.path": [""],
         "data.seed": [-1],
         "data.most_documents": [1],
+        "data.skip": [(5, 9), ((9, 5),), ((5, 9), (9, 12))],
         "data.builtin_megabytes": [-1, math.nan],
         "optimizer.b2": [1 - 1e-9],  # 1 in float32
         "optimizer.kind": ["adam"],
@@ -65,6 +67,7 @@ REFUSED = {
         "guard.skip": ["all"],
         "guard.spike": [0.0, math.nan],
         "guard.limit": [0],
+        "guard.silence": [-1, math.inf, "never"],
         "mesh.data": [0],
         "mesh.fsdp": [-1],
         "mesh.tensor": [0],
@@ -74,9 +77,12 @@ REFUSED = {
         # points in a run
         "stop": ["4", "0x", "1e20 steps", "horizon", "never+"],
         "eval.every": ["often", "0 steps"],
+        "eval.tasks": [("",), (3,)],
+        "eval.tasks_every": ["often", ("often",)],
         "checkpoint.every": [""],
         "checkpoint.keep_every": ["0x"],
         "log.every": ["10"],
+        "log.layers": ["10", "0 steps"],
         "schedule.warmup": ["soon", 1.5, -1],
         # rules across settings
         "microbatches": [0, 5],  # of 32

@@ -188,17 +188,20 @@ class Routed(decoder.Block):
         return super().mlp(x_BxLxD, layer)
 
 
-@dataclasses.dataclass(frozen=True)
-class Model(Llama):
-    def block(self):
-        return Routed
+class Silent(decoder.Block):
+    """A block of one's own that measures nothing."""
+
+    def measure(self, name, function, *arrays):
+        pass
 
 
-def test_own_block_measures_what_it_likes():
-    model = Model(**SHAPE)
+@pytest.mark.parametrize("block", [Routed, Silent])
+def test_own_block_measures_what_it_likes(block, monkeypatch):
+    model = Llama(**SHAPE)
+    monkeypatch.setattr(Llama, "block", lambda self: block)
     found = decoder.measure_layers(model, random_params(model), random_tokens()[:, :-1])
-    assert set(found) == {*MEASURES, "router"}
-    assert found["router"].shape == (model.layers,)
+    assert set(found) == ({*MEASURES, "router"} if block is Routed else set())
+    assert all(x.shape == (model.layers,) for x in found.values())
 
 
 # Runs.

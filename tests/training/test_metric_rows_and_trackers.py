@@ -263,6 +263,15 @@ def test_tensorboard_has_one_chart_of_all_weights_at_every_start(tmp_path):
         assert not any(re.match(live, x) for x in ("eval/a/f25/loss", "eval/last/loss"))
 
 
+def test_tensorboard_of_a_run_in_a_bucket_is_left_out_in_plain_words():
+    lines = []
+    config = small_run.config("gs://bucket/run", log__trackers=TENSORBOARD)
+    with Mirrors(lines.append) as mirrors:
+        mirrors.open(read_trackers(config), TrackedRun(config, "", 0))
+    (line,) = lines
+    assert line.endswith("in this start: its files grow, which files in a bucket cannot")
+
+
 def test_run_of_wandb_belongs_to_the_directory(tmp_path, monkeypatch):
     """Two studies with a run of one name; one run goes on, and its folder is moved meanwhile."""
     wandb = mock.Mock(__spec__=True)

@@ -11,7 +11,7 @@ from reference_decoders import from_olmo
 from training_runs import after, bits, finished, saved, start
 
 from anytime_jax import averaging
-from anytime_jax.errors import InputError
+from anytime_jax.checkpoints.metric_records import read_starts
 from anytime_jax.formats.model_reader import WEIGHTS
 from anytime_jax.training import milestone_exports
 from anytime_jax.training.loop import Outcome
@@ -67,6 +67,8 @@ def test_a_start_makes_up_for_a_missing_export(exported, dataset, tmp_path):
     mine, theirs = (x / "exports" / "f25-9" / WEIGHTS for x in (run, exported))
     assert mine.read_bytes() == theirs.read_bytes()
     assert (run / "exports" / "f25-10" / WEIGHTS).stat().st_mtime_ns == kept
+    seconds = read_starts(run)[-1]["seconds"][-1][1]
+    assert seconds["waiting for exports"] > seconds["updates"]
 
 
 def test_a_failed_export_does_not_end_the_run(dataset, tmp_path, command):
@@ -90,8 +92,3 @@ def test_an_interrupted_run_does_not_wait_for_its_export(dataset, tmp_path, comm
     assert time.monotonic() - begin < 300
     (pid,) = (tmp_path / "started").read_text().split()
     assert not pathlib.Path("/proc", pid).exists()
-
-
-def test_weights_that_are_not_stored_are_refused():
-    with pytest.raises(InputError, match=r"config\.checkpoint\.export"):
-        small_run.config("run", checkpoint__export="f33")

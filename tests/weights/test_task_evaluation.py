@@ -30,8 +30,7 @@ from anytime_jax.weights import saved_run, weight_names
 
 pytest.importorskip("lm_eval", reason="needs the extra `tasks`")
 from anytime_jax.commands import task_scores
-from anytime_jax.training import plan, task_evaluation, task_evaluator
-from anytime_jax.weights import checkpoint_scorer
+from anytime_jax.training import plan, task_evaluation, text_scorer
 from anytime_jax.weights.checkpoint_scorer import CheckpointScorer
 
 # The libraries that lm_eval loads warn of each other.
@@ -109,7 +108,7 @@ def tasks_fixture(tmp_path):
 def open_model(run, vocabulary=None, like_hf=False):
     saved = saved_run.open_saved_run(run)
     _, vocabulary = saved_run.find_vocabulary(saved, vocabulary)
-    scorer = checkpoint_scorer.open_scorer(saved, 8, print)
+    scorer = text_scorer.open_scorer(saved.config, saved.model, small_run.mesh(), 8)
     weighted_sum = weight_names.parse(saved, "f25")
     params = saved_run.load_weights(saved, weighted_sum, scorer.mesh)
     model = task_evaluation.RunModel(scorer, params, vocabulary, saved.delimiters, like_hf)
@@ -270,16 +269,19 @@ def test_checkpoint_that_the_run_deletes_is_passed_over(run, tasks, command, mon
     assert (status, "note: step 4 " in out, steps) == (0, True, [2, 6])
 
 
-def test_run_scores_its_weights_as_the_command_does(run, tasks, command, monkeypatch, tmp_path):
+def test_run_scores_its_weights_as_the_command_does(
+    run, tasks, command, monkeypatch, tmp_path, capsys
+):
     """At points and at the stop, with the weights that the checkpoints have, in spite of stops."""
     monkeypatch.undo()  # the weights of the training
     scored, dataset = tmp_path / "scored", load_dataset(run.parent / "data", "")
     # Runs of one configuration share their compiled functions.
-    monkeypatch.setattr(task_evaluator, "make_program", small_run.program)
+    monkeypatch.setattr(text_scorer, "make_program", small_run.program)
     names = [str(tasks[x]) for x in ("choose", "read")]
     changes = {"eval__tasks": tuple(names), "eval__tasks_every": ("3 steps",)}
     # Five are before the scores at step 3, which have eleven batches for each of three trees.
     assert train(scored, dataset, until(10), **changes)[0].step == 3
+    assert "it/s" not in capsys.readouterr().err  # nor any bar of the harness
     assert not any("tasks/" in name for x in read_records(scored) for name in x.values)
     assert train(scored, dataset, **changes)[0].reason == "stop"
     steps = [x.step for x in read_records(scored) if any("tasks/" in y for y in x.values)]
