@@ -351,7 +351,7 @@ def _find_part(run: SavedRun, part: StoredWeights) -> tuple[Path, str, str]:
     if not path.exists():
         raise RunError(
             f"the run has deleted the checkpoint of step {part.step:,} in the meantime: choose a "
-            "step that is kept for ever, such as a multiple"
+            "step that is kept for ever, such as a milestone (1x, 2x, 4x, ...)"
         )
     if part.prefix is not None:
         return path, "opt", part.prefix
