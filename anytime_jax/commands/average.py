@@ -17,6 +17,7 @@ from anytime_jax.commands.rich_console import open_console
 from anytime_jax.formats import model_average, model_reader, model_writer
 from anytime_jax.formatting import format_bytes, format_error
 from anytime_jax.storage.atomic import remove_unfinished
+from anytime_jax.storage.paths import absolute_path
 from anytime_jax.weights.post_hoc_averages import DecayedRate, sum_checkpoints
 
 EXAMPLES = (
@@ -71,6 +72,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Writes the average."""
     coefficients, kernel_error = _weigh(arguments)
+    outside = absolute_path(arguments.output) not in map(absolute_path, arguments.inputs)
+    require(outside, "--output", arguments.output, "another directory than those of --inputs")
     models = model_average.open_models(arguments.inputs)
     for directory in models:
         model_reader.check_digests(directory)

@@ -324,6 +324,10 @@ def _check_task(name: str, task: Any, vocabulary: Vocabulary, length: int) -> No
         )
     if getattr(task, "MULTIMODAL", False):
         raise InputError(f"task {name} has images or sound, and the model reads text only")
+    metrics = getattr(task, "_metric_fn_list", {})
+    unknown = [metric for metric, function in metrics.items() if function is None]
+    if unknown and task.get_config("process_results") is None:
+        raise InputError(f"task {name}: lm_eval has no metric {', '.join(unknown)}")
     if task.get_config("output_type") == "generate_until":
         try:
             _parse_generation(task.get_config("generation_kwargs") or {}, vocabulary, length)

@@ -26,6 +26,7 @@ REFUSED = {
         "--coefficients 1": "--coefficients",
         "--kernel=uniform --coefficients 1 1": "--kernel",
         "--kernel=uniform --inputs a": "--inputs",
+        "--kernel=uniform --output=a": "--output",
     },
     "evaluate --run={run}": {
         "--tokens=0": None,

@@ -320,6 +320,7 @@ def test_all_weights_get_the_same_examples(run, tasks, command):
     [
         ("write", "  max_gen_toks: 48", ("own_write", "max_gen_toks = 48")),
         ("choose", "unsafe_code: true", ("own_choose", "code")),
+        ("choose", "  - metric: exact\n    aggregation: mean", ("own_choose", "exact")),
         ("choose", 'doc_to_text: "{{missing.part}}"', ("choose.yaml", "missing")),
     ],
 )
@@ -327,7 +328,8 @@ def test_impossible_task_is_one_line(run, tasks, command, monkeypatch, kind, lin
     monkeypatch.setattr(saved_run, "load_weights", None)  # comes later
     name = line.split(":")[0]
     kept = [x for x in tasks[kind].read_text().splitlines() if not x.startswith(f"{name}:")]
-    at = kept.index("generation_kwargs:") + 1 if name.startswith(" ") else len(kept)
+    section = "metric_list:" if "metric" in name else "generation_kwargs:"
+    at = kept.index(section) + 1 if name.startswith(" ") else len(kept)
     tasks[kind].write_text("\n".join([*kept[:at], line, *kept[at:]]))
     status, out, err = command(evaluate, f"--run={run}", f"--tasks={tasks[kind]}")
     lines = [x for x in err.splitlines() if x.startswith("error: ")]
