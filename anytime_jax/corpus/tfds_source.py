@@ -25,6 +25,7 @@ from anytime_jax.corpus.source_interface import (
 )
 from anytime_jax.corpus.validation_split import check_fraction
 from anytime_jax.errors import InputError
+from anytime_jax.storage.paths import storage_path
 
 _FORMAT = "array_record"
 _BATCH_RECORDS = 256
@@ -149,11 +150,12 @@ def _read_splits(directory: str) -> Any:
     from tensorflow_datasets.core import dataset_info
 
     try:
-        info = dataset_info.read_proto_from_builder_dir(directory)
+        path = storage_path(directory)
+        info = dataset_info.read_proto_from_builder_dir(path)
         if info.file_format != _FORMAT:  # TFRecord has checksums that its readers do not compare
             raise ValueError(f"it is stored as {info.file_format or 'tfrecord'}, not as {_FORMAT}")
         files = tfds.core.ShardedFileTemplate(
-            data_dir=epath.Path(directory), dataset_name=info.name, filetype_suffix=_FORMAT
+            data_dir=epath.Path(path), dataset_name=info.name, filetype_suffix=_FORMAT
         )
         return tfds.core.SplitDict.from_proto(info.splits, files)
     except Exception as error:
