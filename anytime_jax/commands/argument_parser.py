@@ -129,6 +129,13 @@ def path(text: str) -> Path:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
+def add_output(parser: argparse.ArgumentParser, what: str) -> None:
+    """Adds the options of a directory to create, in place of an earlier one if the user says so."""
+    add = parser.add_argument
+    add("--output", type=path, required=True, metavar="DIR", help="directory to create")
+    add("--overwrite", action="store_true", help=f"replace an earlier {what} at --output")
+
+
 def parse(command: ModuleType, program: str, argv: Sequence[str]) -> argparse.Namespace:
     """Returns the parsed options of a command, with `program`, `argv` and the options `given`."""
     examples = "".join(f"\n  {program} {example}".rstrip() for example in command.EXAMPLES)

@@ -59,14 +59,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="STEP",
         help="updates before each checkpoint, for an average such as f25",
     )
-    add(
-        "--output",
-        type=argument_parser.path,
-        required=True,
-        metavar="DIR",
-        help="directory to create",
-    )
-    add("--overwrite", action="store_true", help="replace an earlier average at --output")
+    argument_parser.add_output(parser, "average")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -80,16 +80,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     run_options.add_run(parser)
     run_options.add_weights(parser)
     run_options.add_vocabulary(parser)
+    argument_parser.add_output(parser, "export")
     add = parser.add_argument
-    add(
-        "--output",
-        type=argument_parser.path,
-        required=True,
-        metavar="DIR",
-        help="directory to create",
-    )
     add("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the weights")
-    add("--overwrite", action="store_true", help="replace an earlier export at --output")
     add("--verify", action="store_true", help="load the export with its library and compare")
     add(
         _VERIFY_PYTHON,
