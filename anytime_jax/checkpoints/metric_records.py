@@ -41,7 +41,7 @@ TASKS = "tasks/"  # prefix of the names of scores: tasks/WEIGHTS/TASK/METRIC
 SINCE, KERNEL_ERROR = "since", "kernel_error"
 FORMAT_VERSION = 1
 # Values that differ between equal runs.
-TIMINGS = ("tokens_per_s", "mfu", "eval_seconds")
+TIMINGS = ("tokens_per_s", "mfu", "eval_seconds", "tasks_seconds")
 
 
 @dataclasses.dataclass(frozen=True)

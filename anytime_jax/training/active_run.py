@@ -7,8 +7,9 @@ in reverse order.
 
 import contextlib
 import dataclasses
+import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -29,6 +30,7 @@ from anytime_jax.corpus import companion_files
 from anytime_jax.distributed import processes, sharding, silence
 from anytime_jax.errors import RunError
 from anytime_jax.formatting import format_duration
+from anytime_jax.models.decoder import Params
 from anytime_jax.storage.files import file_versions
 from anytime_jax.storage.paths import absolute_path, storage_path
 from anytime_jax.train_state import TrainState
@@ -57,6 +59,24 @@ _POLL_SECONDS = 0.2  # between looks at the last exports
 _SILENCE_MINUTES = 30.0  # the default where several processes run
 
 
+@dataclasses.dataclass
+class Evaluation:
+    """An evaluation that a run makes of its weights: of their losses, or of their scores in tasks.
+
+    Attributes:
+      event: steps at which it is due.
+      is_missing: whether it was due at the plan's step, or was interrupted, and is not recorded.
+      measure: returns the results after a number of updates for weight trees by label, or None if
+        the run is interrupted.
+      record: records the results after a number of updates, which took some seconds.
+    """
+
+    event: Event
+    is_missing: bool
+    measure: Callable[[int, Mapping[str, Params], Callable[[], bool]], Any]
+    record: Callable[[int, Any, float], None]
+
+
 @dataclasses.dataclass(kw_only=True)
 class Run:
     """An open run, as its loop uses it. The loop counts the updates and has the state.
@@ -64,12 +84,9 @@ class Run:
     Attributes:
       state: state at the step of the plan; the loop donates it.
       batches: tokens of the batches from the step of the plan on, in order, on the devices.
-      saves, evaluations: steps at which saves and evaluations are due.
+      saves: steps at which saves are due.
       interrupted: whether the run was asked to save and end; every process must call this function
         equally often.
-      task_scores: steps at which scores of tasks are due; None for a run without tasks.
-      misses_evaluation: whether an evaluation was due at the plan's step and has not been made.
-      misses_scores: whether scores of tasks were due at the plan's step and have not been made.
       about: metadata that every checkpoint of the run has.
       mirrors: the open trackers.
       confirm_start: raises a RunError if another start has taken over.
@@ -80,13 +97,9 @@ class Run:
     state: TrainState
     batches: Iterator[jax.Array]
     saves: Event
-    evaluations: Event
-    task_scores: Event | None
+    evaluations: Sequence[Evaluation]
     interrupted: Callable[[], bool]
-    misses_evaluation: bool
-    misses_scores: bool
     about: Meta
-    evaluators: RunEvaluators
     checkpoints: CheckpointManager
     mirrors: Mirrors
     recorder: Recorder
@@ -179,29 +192,16 @@ class Run:
             self.exports.add(step)
 
     @jax.profiler.annotate_function
-    def evaluate(self, step: int, state: TrainState) -> None:
-        """Evaluates the weights and records their losses, unless it is interrupted."""
+    def evaluate(self, evaluation: Evaluation, step: int, state: TrainState) -> None:
+        """Makes an evaluation of the weights and records it, unless the run is interrupted."""
         with self.recorder.paused("evaluation"):
             began = time.perf_counter()
             with self.last.named():
-                losses = self.evaluators.at(step).losses(weight_trees(state), self.interrupted)
-            self.misses_evaluation = losses is None
-            if losses is not None:
+                results = evaluation.measure(step, weight_trees(state), self.interrupted)
+            evaluation.is_missing = results is None
+            if results is not None:
                 with processes.fail_together("record an evaluation", RunError):
-                    self.recorder.record_losses(step, losses, time.perf_counter() - began)
-
-    @jax.profiler.annotate_function
-    def score(self, step: int, state: TrainState) -> None:
-        """Scores the weights in the run's tasks and records this, unless it is interrupted."""
-        tasks = self.plan.tasks
-        assert tasks is not None
-        with self.recorder.paused("evaluation"):
-            with self.last.named():
-                scores = tasks.scores(step, weight_trees(state), self.interrupted)
-            self.misses_scores = scores is None
-            if scores is not None:
-                with processes.fail_together("record scores", RunError):
-                    self.recorder.record_scores(step, scores, tasks.tasks)
+                    evaluation.record(step, results, time.perf_counter() - began)
 
     def finish(self, step: int, state: TrainState) -> str:
         """Saves the state unless it is saved already; returns why the run ends (`Outcome`).
@@ -217,7 +217,8 @@ class Run:
                     if self.interrupted():
                         break
                     time.sleep(_POLL_SECONDS)
-        is_interrupted = step < self.plan.stop or self.misses_evaluation or self.misses_scores
+        is_missing = any(evaluation.is_missing for evaluation in self.evaluations)
+        is_interrupted = step < self.plan.stop or is_missing
         reason = "interrupted" if is_interrupted else self.plan.reason
         place = self.plan.config.clock.describe(step)
         self.mirrors.end(reason, step, f"ended ({reason}) and saved at {place}")
@@ -291,14 +292,6 @@ def open_run(
             config, mesh, plan.datasets, plan.program.rules, plan.step
         )
         stack.enter_context(contextlib.closing(batches))
-        evaluations = due_steps.evaluation_event(config, plan.stop)
-        # A model that is continued, or a branch on other data, is evaluated first, to see what the
-        # training gains.
-        is_continued = plan.initial is not None or bool(config.branch.data)
-        is_first = is_continued and last.step == 0
-        misses_evaluation = (is_first or evaluations.due(plan.step)) and not processes.broadcast(
-            metric_records.is_evaluated(run_dir, plan.step)
-        )
         if exports:
             for step in milestone_exports.missing(config, plan.stop):
                 exports.add(step)
@@ -310,13 +303,9 @@ def open_run(
             state=state,
             batches=batches,
             saves=due_steps.save_event(config, plan.stop),
-            evaluations=evaluations,
-            task_scores=due_steps.task_event(config, plan.stop),
+            evaluations=_evaluations(plan, recorder, is_first=last.step == 0),
             interrupted=is_interrupted,
-            misses_evaluation=misses_evaluation,
-            misses_scores=bool(processes.broadcast(plan.misses_scores())),
             about=dataclasses.replace(plan.about, averages_since=averages_since),
-            evaluators=RunEvaluators(config, mesh, plan.sets, plan.set_weights, plan.programs),
             checkpoints=checkpoints,
             mirrors=mirrors,
             recorder=recorder,
@@ -326,6 +315,26 @@ def open_run(
             say=display.say,
             exports=exports,
         )
+
+
+def _evaluations(plan: Plan, recorder: Recorder, is_first: bool) -> list[Evaluation]:
+    """Returns what a run evaluates; `is_first` says whether it has saved no checkpoint yet."""
+    config = plan.config
+    evaluators = RunEvaluators(config, plan.mesh, plan.sets, plan.set_weights, plan.programs)
+    event = due_steps.evaluation_event(config, plan.stop)
+    # A model that is continued, or a branch on other data, is evaluated first, to see what the
+    # training gains.
+    is_continued = plan.initial is not None or bool(config.branch.data)
+    is_missing = ((is_first and is_continued) or event.due(plan.step)) and not processes.broadcast(
+        metric_records.is_evaluated(plan.run_dir, plan.step)
+    )
+    evaluations = [Evaluation(event, is_missing, evaluators.losses, recorder.record_losses)]
+    if plan.tasks:
+        event = due_steps.task_event(config, plan.stop)
+        is_missing = bool(processes.broadcast(plan.misses_scores()))
+        record = functools.partial(recorder.record_scores, plan.tasks.tasks)
+        evaluations.append(Evaluation(event, is_missing, plan.tasks.scores, record))
+    return evaluations
 
 
 def _watch_silence(config: Config, last: LastCheckpoint) -> silence.Watch:

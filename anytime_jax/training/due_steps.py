@@ -27,10 +27,8 @@ class Event:
         return step == self.stop or (step > 0 and (step % self.every == 0 or self.also(step)))
 
 
-def task_event(config: Config, stop: float) -> Event | None:
+def task_event(config: Config, stop: float) -> Event:
     """Returns when a run scores its tasks: at the interval or points, and at its stop."""
-    if not config.eval.tasks:
-        return None
     if isinstance(config.task_steps, int):
         return Event(config.task_steps, lambda step: False, stop)
     return Event(LARGEST_COUNT, config.task_steps.__contains__, stop)

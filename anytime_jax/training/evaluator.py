@@ -273,6 +273,12 @@ class RunEvaluators:
         }
         return Evaluators(by_set, self._weights)
 
+    def losses(
+        self, step: int, trees: Mapping[str, decoder.Params], interrupted: Callable[[], bool]
+    ) -> dict[str, float] | None:
+        """Returns the losses of weight trees after `step` updates, as `Evaluators.losses` does."""
+        return self.at(step).losses(trees, interrupted)
+
     def _evaluator(self, model: ModelConfig, name: str) -> Evaluator:
         if (name, model) not in self._evaluators:
             dataset = self._sets[name]

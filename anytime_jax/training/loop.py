@@ -63,10 +63,9 @@ def train(
     with open_run(plan, console, interrupted, verbose) as run:
         plan, state, began = run.plan, run.state, time.monotonic()
         step = plan.step
-        if run.misses_evaluation:  # the last start ended before it
-            run.evaluate(step, state)
-        if run.misses_scores:
-            run.score(step, state)
+        for evaluation in run.evaluations:
+            if evaluation.is_missing:  # the last start ended before it
+                run.evaluate(evaluation, step, state)
         while step < plan.stop and not run.interrupted():
             with run.profiled(step):
                 state, metrics = run.update(step, state, run.read_batch())
@@ -75,9 +74,8 @@ def train(
                 # Before the evaluation: one that is cut short is made up for at the next start.
                 if run.saves.due(step):
                     run.save(step, state)
-                if run.evaluations.due(step):
-                    run.evaluate(step, state)
-                if run.task_scores and run.task_scores.due(step):
-                    run.score(step, state)
+                for evaluation in run.evaluations:
+                    if evaluation.event.due(step):
+                        run.evaluate(evaluation, step, state)
         reason = run.finish(step, state)
     return Outcome(step, reason, plan.has_data_to, time.monotonic() - began)

@@ -4,7 +4,7 @@ import collections
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -22,9 +22,18 @@ _MEANS = ("loss", "grad_norm", "clipped", "update_norm")
 _LAST = {"lr": "lr", "spikes": "train/spikes", "skipped": "train/skipped"}
 
 
-# Number of an update, its metrics on the host, and the row to record if one is due. Metrics of
-# layers are among the metrics, as `layers/0/weights` or `layers/head/weights`.
-Reading = tuple[int, dict[str, float], dict[str, float] | None]
+class Reading(NamedTuple):
+    """Number of an update, and its metrics on the host.
+
+    Attributes:
+      layers: measures of the layers, as `layers/0/weights` or `layers/head/weights`; mostly empty.
+      row: the row to record; None if none is due.
+    """
+
+    step: int
+    metrics: dict[str, float]
+    layers: dict[str, float]
+    row: dict[str, float] | None
 
 
 class MetricRows:
@@ -108,7 +117,7 @@ class MetricRows:
             if self._least_seconds is not None:
                 self._timed_least += self._least_seconds(step)
         row = self._row(metrics) if step % self._every == 0 else None
-        return step, metrics | layers, row
+        return Reading(step, metrics, layers, row)
 
     def _row(self, last: Mapping[str, float]) -> dict[str, float]:
         row = {f"train/{name}": math.fsum(v) / len(v) for name, v in self._interval.items()}

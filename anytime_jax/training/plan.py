@@ -139,7 +139,7 @@ class Plan:
     def misses_scores(self) -> bool:
         """Whether the records lack scores that are due at the step, as this process sees them."""
         event = due_steps.task_event(self.config, self.stop)
-        if self.tasks is None or event is None or not event.due(self.step):
+        if self.tasks is None or not event.due(self.step):
             return False
         names = metric_records.recorded_names(self.run_dir, self.step)
         labels = jax.eval_shape(weight_trees, self.program.abstract_state)

@@ -15,7 +15,6 @@ from anytime_jax.checkpoints import run_json
 from anytime_jax.checkpoints.checkpoint_reader import Meta
 from anytime_jax.checkpoints.metric_records import (
     KERNEL_ERROR,
-    LAYERS,
     SINCE,
     RecordWriter,
     describe_missing,
@@ -138,13 +137,17 @@ class Recorder:
         self._display.evaluated(step, means, errors)
 
     def record_scores(
-        self, step: int, scores: Mapping[str, Sequence["TaskScore"]], tasks: "Tasks"
+        self,
+        tasks: "Tasks",
+        step: int,
+        scores: Mapping[str, Sequence["TaskScore"]],
+        seconds: float,
     ) -> None:
         """Records the scores of all weights, by label, in the run's tasks."""
         errors, values = self._kernel_errors(step), dict[str, float]()
         for label, of_label in scores.items():
             values |= tasks.name_scores(label, of_label, errors.get(label, 0.0))
-        self._write(step, values)
+        self._write(step, {**values, "tasks_seconds": seconds})
         self._sync()
         self._display.scored(step, scores)
 
@@ -179,9 +182,8 @@ class Recorder:
                 self._records.close()
 
     def _record(self, readings: Sequence[Reading]) -> None:
-        for step, metrics, row in readings:
-            # Those of an update that ends the run are what explains its end.
-            if layers := {x: y for x, y in metrics.items() if x.startswith(f"{LAYERS}/")}:
+        for step, metrics, layers, row in readings:
+            if layers:  # of an update that ends the run, they explain its end
                 self._write(step, layers)
             self._check_update(step, metrics)
             if row is not None:

@@ -11,7 +11,7 @@ Training writes each of these names at most once a step:
     layers       `layers/0/weights`, `gradients`, `residual`, `attention`, `mlp` and `logit`, for
                  each layer; `layers/embedding/weights`, `gradients`, and of the head
     evaluations  `eval/LABEL/loss`, `eval_seconds`; with several sets also `eval/SET/LABEL/loss`
-    tasks        `tasks/LABEL/TASK/METRIC`
+    tasks        `tasks/LABEL/TASK/METRIC`, `tasks_seconds`
 
 `evaluate --tasks` writes scores too, into TensorBoard files beside those of the run.
 """

@@ -76,7 +76,7 @@ def rows(readings):
     timed = ("tokens_per_s", "mfu")
     return [
         (step, {name: x for name, x in row.items() if name not in timed})
-        for step, _, row in readings
+        for step, _, _, row in readings
         if row is not None
     ]
 
@@ -98,7 +98,7 @@ def test_row_has_means_since_last_row_and_last_rate():
     made = make_rows()
     readings = push(made, range(1, 9)) + made.pause()
     assert rows(readings) == [(3, mean_row([1, 2, 3])), (6, mean_row([4, 5, 6]))]
-    assert [(step, metrics["loss"]) for step, metrics, _ in readings] == [
+    assert [(step, metrics["loss"]) for step, metrics, *_ in readings] == [
         (step, value(step, "loss")) for step in range(1, 9)
     ]
     assert made.interval == {name: (value(7, name), value(8, name)) for name in MEANS}
@@ -119,8 +119,7 @@ def test_measures_of_layers_are_named_by_layer():
     made = make_rows()
     readings = made.push(1, on_device(1) | {LAYERS: measures}) + push(made, [2]) + made.pause()
     named = {"layers/0/mlp": 1.0, "layers/1/mlp": 2.0, "layers/head/weights": 3.0}
-    of_layers = [{x: y for x, y in metrics.items() if "/" in x} for _, metrics, _ in readings]
-    assert of_layers == [named, {}]
+    assert [reading.layers for reading in readings] == [named, {}]
 
 
 def test_push_reads_no_metric_younger_than_ahead():
@@ -179,7 +178,7 @@ def test_speed_leaves_out_pauses_and_the_first_update(clock):
     made.pause()
     wait()  # a save right after it
     readings += run(range(11, 21), 0.25)
-    first, second = (row for _, _, row in readings if row)
+    first, second = (x.row for x in readings if x.row)
     assert first["tokens_per_s"] == pytest.approx(9 * 64 / 4.5)
     assert first["mfu"] == pytest.approx(0.1 * sum(range(2, 11)) / 4.5)
     assert second["tokens_per_s"] == pytest.approx(10 * 64 / 2.5)
@@ -380,4 +379,4 @@ def test_tracker_that_is_none_is_refused(name, settings, monkeypatch):
 def test_clock_that_stands_still_gives_no_speed(monkeypatch):
     monkeypatch.setattr(metric_rows.time, "perf_counter", lambda: 1.0)
     measured = push(make_rows(least_seconds=lambda step: 1.0), range(1, 20))
-    assert not any({"tokens_per_s", "mfu"} & row.keys() for _, _, row in measured if row)
+    assert not any({"tokens_per_s", "mfu"} & x.row.keys() for x in measured if x.row)
