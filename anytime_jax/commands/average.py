@@ -68,8 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     outside = absolute_path(arguments.output) not in map(absolute_path, arguments.inputs)
     require(outside, "--output", arguments.output, "another directory than those of --inputs")
     models = model_average.open_models(arguments.inputs)
-    for directory in models:
-        model_reader.check_digests(directory)
+    digests = [model_reader.check_digests(directory) for directory in models]
     console = open_console()
     for path in remove_unfinished(arguments.output):
         console.print(f"removed {path}, left by an average that was killed")
@@ -87,11 +86,13 @@ def run(arguments: argparse.Namespace) -> int:
             "inputs": [
                 {
                     "directory": str(directory),
-                    "weights_sha256": model_reader.weights_digest(directory),
+                    "weights_sha256": digest,
                     "step": step,
                     "coefficient": coefficient,
                 }
-                for directory, step, coefficient in zip(models, steps, coefficients, strict=True)
+                for directory, digest, step, coefficient in zip(
+                    models, digests, steps, coefficients, strict=True
+                )
             ],
         }
         recorded = model_reader.read_provenance(arguments.inputs[0])

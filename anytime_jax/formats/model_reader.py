@@ -8,7 +8,7 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -141,21 +141,23 @@ def check_values(model: ModelDescription, config: ModelConfig) -> None:
                 )
 
 
-def check_digests(directory: Path) -> None:
-    """Raises an InputError if a file to be read differs from what this package exported.
+def check_digests(directory: Path) -> str:
+    """Returns `weights_digest`; raises an InputError if a file is not as this package exported it.
 
     Models from other sources have no recorded digests.
     """
     recorded = read_provenance(directory).get(DIGESTS)
-    if not isinstance(recorded, dict):
-        return
+    recorded = recorded if isinstance(recorded, dict) else {}
     others = (directory / name for name in (*_CONFIGURATIONS, VOCABULARY_NAME, TOKENIZER_FILE))
-    for file in [*weight_files(directory), *(file for file in others if file.is_file())]:
-        if recorded.get(file.name, digest := file_digest(file)) != digest:
+    weights = weight_files(directory)
+    digests = {file: file_digest(file) for file in [*weights, *filter(Path.is_file, others)]}
+    for file, digest in digests.items():
+        if recorded.get(file.name, digest) != digest:
             raise InputError(
                 f"{file} is damaged or changed: its SHA-256 is not the one in {PROVENANCE}: copy "
                 "it again, or remove its entry there if it was changed on purpose"
             )
+    return _join([digests[file] for file in weights])
 
 
 def read_provenance(directory: Path) -> Settings:
@@ -166,7 +168,10 @@ def read_provenance(directory: Path) -> Settings:
 
 def weights_digest(directory: Path) -> str:
     """Returns the SHA-256 of the weight file, or of the joined digests of several files."""
-    digests = [file_digest(file) for file in weight_files(directory)]
+    return _join([file_digest(file) for file in weight_files(directory)])
+
+
+def _join(digests: Sequence[str]) -> str:
     if len(digests) == 1:
         return digests[0]
     return hashlib.sha256("".join(digests).encode()).hexdigest()

@@ -21,7 +21,7 @@ from anytime_jax.formats import model_reader
 from anytime_jax.storage.paths import storage_path
 
 DIRECTORY = "exports"  # of a run
-_POLL_SECONDS = 0.2  # between looks at a save
+_POLL_SECONDS = 2.0  # between looks at a save: in a bucket, each is a request
 
 
 def check(config: Config) -> None:

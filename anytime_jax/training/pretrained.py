@@ -51,9 +51,9 @@ def find_pretrained(config: Config, own: RunFile | None) -> Pretrained | None:
     _check_shape(config, description)
     with within("config.initial_weights"):
         model_reader.check_params(description, config.model)
-        model_reader.check_digests(path)
+        digest = model_reader.check_digests(path)
         model_reader.check_values(description, config.model)
-        return Pretrained(description, model_reader.weights_digest(path))
+        return Pretrained(description, digest)
 
 
 def init_from_pretrained(pretrained: Pretrained, config: Config, program: Program) -> TrainState:
