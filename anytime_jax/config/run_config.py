@@ -183,13 +183,7 @@ class Config(Settings):
         rounding alone; the digest of the trunk's checkpoint or of the initial weights covers them;
         or they are checked with the stages.
         """
-        declared = declarations(Settings, self)
-        values = {
-            name: value
-            for name, value in self.select(lambda x: x.identity).items()
-            if not (declared[name].facts.later and value == declared[name].default)
-        }
-        return {**values, "data.fingerprint": fingerprint}
+        return {**self.select(lambda x: x.identity), "data.fingerprint": fingerprint}
 
     def packages(self) -> Trust:
         """Returns the modules of the kinds that the settings name from other packages."""

@@ -52,12 +52,10 @@ class Facts(NamedTuple):
       identity: whether a resume has to have the same value.
       branch: "inherits" if a branch must have the value of its trunk; "named" if it may have
         another value where `branch.change` lists the setting; "free" if it may always have another.
-      later: whether runs are older than the setting. Its default is then not in their identity.
     """
 
     identity: bool = True
     branch: Literal["inherits", "named", "free"] = "inherits"
-    later: bool = False
 
 
 def setting(

@@ -26,7 +26,7 @@ from anytime_jax.checks import require_choice
 
 MomentsDtype = Literal["float32", "bfloat16"]
 # Metadata of the setting: a branch keeps its trunk's value, and runs are older than the setting.
-MOMENTS = {"facts": {"branch": "inherits", "later": True}}
+MOMENTS = {"facts": {"branch": "inherits"}}
 
 
 class StoredMomentsState(NamedTuple):
