@@ -93,6 +93,7 @@ def _watch(
                     score_step(step, rows.get(step, set()))
             seen = steps
         elif has_ended(arguments.run, steps[-1] if steps else 0, arguments.trust):
+            console.print(f"{arguments.run} has ended, and nothing is left to score")
             return
         time.sleep(_EVERY)
 
