@@ -73,7 +73,7 @@ def make_figure(config: Config, rows: Sequence[Row]) -> Figure | None:
     scale = ScalarMappable(Normalize(0, layers), _COLORS)
     ticks = range(0, layers, math.ceil(layers / 12))
     figure.colorbar(scale, ax=figure.axes, label="layer", aspect=40, ticks=ticks)
-    text = "root mean squares, except of the loss and the logit; not shown: infinite, NaN or zero"
+    text = "root mean squares, except of the loss and the logit"
     figure.supxlabel(f"update\n{text}; dotted: the embedding, dashed: the head", fontsize=9)
     return figure
 
@@ -105,4 +105,5 @@ def _draw_measure(axes: Axes, title: str, curves: dict[str, Curve], layers: int)
         axes.set_yscale("log")
         shown = [x for x in shown if x > 0]
     hidden = len(values) - len(shown)
-    axes.set_title(f"{title}\n({hidden} values not shown)" if hidden else title, fontsize=10)
+    what = "zero, infinite or NaN" if axes.get_yscale() == "log" else "infinite or NaN"
+    axes.set_title(f"{title}\n(not shown, {what}: {hidden})" if hidden else title, fontsize=10)

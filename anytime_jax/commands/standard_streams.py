@@ -44,13 +44,13 @@ def leave_out_raised_errors() -> None:
     """Leaves out what libraries print about errors that they also raise, which a command reports.
 
     Orbax logs the tracebacks of its threads, and abandons reads when one of them fails; gcsfs and
-    fsspec log every request that fails.
+    fsspec log every request that fails. tensorboardX warns of every value that is not finite.
     """
     logging.getLogger("absl").addFilter(
         lambda record: not (record.exc_info and "orbax" in Path(record.pathname).parts)
     )
     warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
-    for name in ("gcsfs", "fsspec"):
+    for name in ("gcsfs", "fsspec", "tensorboardX"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 

@@ -46,8 +46,8 @@ def test_values_that_no_axis_has_are_counted(tmp_path):
     rows = [*make_rows(), Row(10, 100, {"layers/0/gradients": 0.0, "layers/1/mlp": float("inf")})]
     panels = layer_figure.make_figure(small_run.config(tmp_path), rows).axes
     counts = {x.get_title().partition("\n")[2]: x.get_yscale() for x in panels[1:7]}
-    assert counts == {f"({n} values not shown)": "log" for n in (5, 3, 4)}
-    assert ["4 values" in x.get_title() for x in panels[1:7]] == [
+    assert counts == {f"(not shown, zero, infinite or NaN: {n})": "log" for n in (5, 3, 4)}
+    assert ["NaN: 4" in x.get_title() for x in panels[1:7]] == [
         False,
         True,
         *[False] * 2,

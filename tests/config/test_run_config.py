@@ -116,12 +116,6 @@ def test_identity_follows_settings_and_data():
     assert grown["batch_growth"] == [["2x", 64]]
 
 
-def test_default_of_a_later_setting_is_not_in_the_identity():
-    """Runs that are older than the setting resume."""
-    assert "optimizer.moments" not in build().identity("abc")
-    assert build(optimizer__moments="bfloat16").identity("abc")["optimizer.moments"] == "bfloat16"
-
-
 def test_branch_on_other_data_reads_those():
     branch = {"branch__from_run": "trunk", "branch__at": "900 steps", "branch__data": "other"}
     config = build(**branch)
