@@ -10,6 +10,8 @@ must go on. The thread notes how far such work has come when it prints, and comp
     compilations  the time that this process has spent on processors, while one of its threads is in
                   JAX's compiler. At least 1% of the limit has to be added.
     saves         the files below the checkpoints, which grow while any process writes.
+
+A process that has compiled waits for the others in `paused`: each of them has its own watch.
 """
 
 import contextlib
@@ -18,7 +20,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from anytime_jax.distributed import lost_process_exit
@@ -52,6 +54,13 @@ class Watch:
     def alive(self) -> None:
         """Gives a sign of life."""
         self._last = time.monotonic()
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leaves out the time of the block."""
+        self._last = float("inf")
+        yield
+        self.alive()
 
     def _watch(self) -> None:
         half, noted = self._seconds / 2, None
@@ -88,7 +97,10 @@ class Watch:
 
     def _print_stacks(self) -> None:
         minutes = f"{self._seconds / 120:.3g} minutes"
-        text = f"nothing has happened for {minutes}, and after {minutes} more this process ends"
+        text = (
+            f"nothing has happened for {minutes}; after {minutes} more this process ends, unless "
+            "it compiles or a checkpoint is written"
+        )
         with contextlib.suppress(Exception):
             os.write(2, f"\n{text} (guard.silence); the stacks of all threads:\n".encode())
             faulthandler.dump_traceback(2, all_threads=True)
@@ -98,7 +110,7 @@ class Watch:
         lost_process_exit.end(
             lambda: (
                 f"nothing has happened for {minutes} (guard.silence), see the stacks above"
-                f"{self._describe()}. Start it again with the same command, which resumes the run"
+                f"{self._describe()}. Start the run again with the same command, which resumes it"
             )
         )
 

@@ -89,6 +89,7 @@ class Run:
         equally often.
       about: metadata that every checkpoint of the run has.
       mirrors: the open trackers.
+      watch: ends the process if the run is stuck.
       confirm_start: raises a RunError if another start has taken over.
       exports: exports at milestones; None in processes that make none.
     """
@@ -102,6 +103,7 @@ class Run:
     about: Meta
     checkpoints: CheckpointManager
     mirrors: Mirrors
+    watch: silence.Watch
     recorder: Recorder
     profiler: Profiler
     last: LastCheckpoint
@@ -155,6 +157,8 @@ class Run:
             with self.recorder.paused("compiling"):
                 lowered = function.lower(state, tokens, *more)
                 self._compiled[key] = self._compile(name, lowered)
+                with self.watch.paused():
+                    processes.barrier()
         return self._compiled[key](state, tokens, *more)
 
     def _compile(self, name: str, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
@@ -308,6 +312,7 @@ def open_run(
             about=dataclasses.replace(plan.about, averages_since=averages_since),
             checkpoints=checkpoints,
             mirrors=mirrors,
+            watch=watch,
             recorder=recorder,
             profiler=profiler,
             last=last,

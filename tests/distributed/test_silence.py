@@ -1,15 +1,18 @@
 """A start that is stuck: its stacks and its status; work that takes long; and how it resumes."""
 
 import itertools
+import math
 import os
 import time
 
 import pytest
+import small_run
 from run_processes import Processes
 from small_run import CHANGES, write_config
 from training_runs import bits, records
 
-from anytime_jax.distributed import lost_process_exit, silence
+from anytime_jax.distributed import lost_process_exit, processes, silence
+from anytime_jax.training.loop import train
 
 SECONDS = 0.5
 
@@ -76,11 +79,29 @@ def test_work_that_takes_long_is_told_from_none(work, files, is_stuck, ends):
 def test_signs_of_life_keep_a_start(ends):
     with silence.Watch(SECONDS, dict) as watch:
         time.sleep(2 * SECONDS)  # before the first sign
+        watch.alive()
+        with watch.paused():
+            time.sleep(2 * SECONDS)
         for _ in range(20):
             watch.alive()
             time.sleep(SECONDS / 5)
     time.sleep(2 * SECONDS)  # after the end
     assert ends == []
+
+
+def test_watch_pauses_while_others_compile(dataset, monkeypatch, tmp_path):
+    watches, paused = [], []
+
+    def make_watch(*arguments):
+        watches.append(Watch(*arguments))
+        return watches[-1]
+
+    Watch = silence.Watch
+    monkeypatch.setattr(silence, "Watch", make_watch)
+    monkeypatch.setattr(processes, "barrier", lambda: paused.append(math.isinf(watches[0]._last)))
+    train(small_run.config(tmp_path / "run", dataset.path, guard__silence=30, stop="2 steps"))
+    assert len(paused) >= 2  # in the manager of checkpoints, and after the update is compiled
+    assert all(paused)
 
 
 def write(folder, stalled):
