@@ -56,7 +56,7 @@ class DataConfig:
       repeat: whether to begin another pass when the windows of a source are used up; otherwise the
         run stops.
       skip: samples to leave out, by their numbers in the messages of bad updates: ((3200, 3231),)
-        leaves out 32, which the run must not have read.
+        leaves out 32, counted from 0, which are after the checkpoint.
     """
 
     path: str = setting("data/c4-t5", identity=False)
