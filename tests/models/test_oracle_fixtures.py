@@ -29,9 +29,12 @@ def test_oracles_reproduce_fixtures(script, variable, tmp_path):
     paths = sorted(tmp_path.glob("*.npz"))
     assert paths
     for path in paths:
-        new, old = np.load(path), np.load(TESTS / "fixtures" / path.name)
-        assert set(new.files) == set(old.files)
-        for name in new.files:
-            if new[name].dtype.kind == "U":  # a configuration, which names the library's version
-                continue
-            np.testing.assert_allclose(new[name], old[name], rtol=1e-5, atol=2e-5, err_msg=name)
+        # Thirty updates multiply what another processor rounds differently.
+        tolerance = 1e-4 if path.stem.endswith("_training") else 1e-5
+        with np.load(path) as new, np.load(TESTS / "fixtures" / path.name) as old:
+            assert set(new.files) == set(old.files)
+            for name in new.files:
+                if new[name].dtype.kind != "U":  # a configuration, which names the version
+                    np.testing.assert_allclose(
+                        new[name], old[name], rtol=tolerance, atol=2e-5, err_msg=name
+                    )
