@@ -46,12 +46,19 @@ def leave_out_raised_errors() -> None:
     Orbax logs the tracebacks of its threads, and abandons reads when one of them fails; gcsfs and
     fsspec log every request that fails. tensorboardX warns of every value that is not finite.
     """
-    logging.getLogger("absl").addFilter(
-        lambda record: not (record.exc_info and "orbax" in Path(record.pathname).parts)
-    )
+    logging.getLogger("absl").addFilter(lambda record: not _is_of_orbax(record))
     warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
     for name in ("gcsfs", "fsspec", "tensorboardX"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def _is_of_orbax(record: logging.LogRecord) -> bool:
+    """Whether a record has an error that was caught in Orbax.
+
+    The path of the record itself is absl's, if the logger was made before absl was imported.
+    """
+    traceback = record.exc_info and record.exc_info[2]
+    return bool(traceback) and "orbax" in Path(traceback.tb_frame.f_code.co_filename).parts
 
 
 @contextlib.contextmanager

@@ -32,6 +32,26 @@ def test_characters_that_an_encoding_lacks_are_escaped(process_state, tmp_path, 
     assert (tmp_path / "out").read_text() == "caf\\xe9, \\udcff\n"
 
 
+# Logs an error in each file that is named.
+LOGGING = """
+import sys
+from anytime_jax.commands import standard_streams
+standard_streams.leave_out_raised_errors()
+from absl import logging  # after the command has begun, as Orbax is
+
+for name in sys.argv[1:]:
+    text = f"try: 1 / 0\\nexcept ZeroDivisionError: logging.exception({name!r})"
+    exec(compile(text, name, "exec"))
+"""
+
+
+def test_errors_that_orbax_logs_are_left_out():
+    command = [sys.executable, "-c", LOGGING, "lib/orbax/future.py", "lib/other.py"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "orbax" not in ended.stderr
+    assert ended.stderr.startswith("ERROR:absl:lib/other.py\nTraceback")
+
+
 # A command of a few imports, whose work is its first argument.
 PROGRAM = """
 import sys
