@@ -55,8 +55,8 @@ class DataConfig:
         the last one, or "refuse" it, which ends the run.
       repeat: whether to begin another pass when the windows of a source are used up; otherwise the
         run stops.
-      skip: samples to leave out, by their numbers in the messages of bad updates: ((3200, 3231),)
-        leaves out 32, counted from 0, which are after the checkpoint.
+      skip: samples after the checkpoint to leave out, by their numbers in the messages of bad
+        updates, which count from 0: ((3200, 3231),) leaves out 32.
     """
 
     path: str = setting("data/c4-t5", identity=False)

@@ -60,7 +60,7 @@ _SILENCE_MINUTES = 30.0  # the default where several processes run
 
 
 @dataclasses.dataclass
-class Evaluation:
+class DueEvaluation:
     """An evaluation that a run makes of its weights: of their losses, or of their scores in tasks.
 
     Attributes:
@@ -98,7 +98,7 @@ class Run:
     state: TrainState
     batches: Iterator[jax.Array]
     saves: Event
-    evaluations: Sequence[Evaluation]
+    evaluations: Sequence[DueEvaluation]
     interrupted: Callable[[], bool]
     about: Meta
     checkpoints: CheckpointManager
@@ -196,7 +196,7 @@ class Run:
             self.exports.add(step)
 
     @jax.profiler.annotate_function
-    def evaluate(self, evaluation: Evaluation, step: int, state: TrainState) -> None:
+    def evaluate(self, evaluation: DueEvaluation, step: int, state: TrainState) -> None:
         """Makes an evaluation of the weights and records it, unless the run is interrupted."""
         with self.recorder.paused("evaluation"):
             began = time.perf_counter()
@@ -322,7 +322,7 @@ def open_run(
         )
 
 
-def _evaluations(plan: Plan, recorder: Recorder, is_first: bool) -> list[Evaluation]:
+def _evaluations(plan: Plan, recorder: Recorder, is_first: bool) -> list[DueEvaluation]:
     """Returns what a run evaluates; `is_first` says whether it has saved no checkpoint yet."""
     config = plan.config
     evaluators = RunEvaluators(config, plan.mesh, plan.sets, plan.set_weights, plan.programs)
@@ -333,12 +333,12 @@ def _evaluations(plan: Plan, recorder: Recorder, is_first: bool) -> list[Evaluat
     is_missing = ((is_first and is_continued) or event.due(plan.step)) and not processes.broadcast(
         metric_records.is_evaluated(plan.run_dir, plan.step)
     )
-    evaluations = [Evaluation(event, is_missing, evaluators.losses, recorder.record_losses)]
+    evaluations = [DueEvaluation(event, is_missing, evaluators.losses, recorder.record_losses)]
     if plan.tasks:
         event = due_steps.task_event(config, plan.stop)
         is_missing = bool(processes.broadcast(plan.misses_scores()))
         record = functools.partial(recorder.record_scores, plan.tasks.tasks)
-        evaluations.append(Evaluation(event, is_missing, plan.tasks.scores, record))
+        evaluations.append(DueEvaluation(event, is_missing, plan.tasks.scores, record))
     return evaluations
 
 
