@@ -35,9 +35,8 @@ def checksums(tree: Any) -> dict[str, str]:
 def checksums_and_nonfinite(tree: Any) -> tuple[dict[str, str], list[str]]:
     """Returns `checksums(tree)` and the names of arrays that contain a NaN or an infinity."""
     flat = flatten_by_name(tree)
-    # XLA's CPU backend stores the factors of all arrays of a program at once, so each array has its
-    # own program.
-    sums = jax.device_get({name: _inspect(x) for name, x in flat.items()})
+    # One array after the other: a program for all would hold the factors of all in memory on a CPU.
+    sums = {name: jax.device_get(_inspect(x)) for name, x in flat.items()}
     texts = {name: format_checksum(x.dtype, x.shape, sums[name][0]) for name, x in flat.items()}
     return texts, [name for name in flat if not sums[name][1]]
 
