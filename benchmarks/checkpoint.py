@@ -239,7 +239,7 @@ class _Memory(threading.Thread):
         super().__init__(daemon=True)
         self._mallinfo = ctypes.CDLL(None).mallinfo2
         self._mallinfo.restype = _MallocInfo
-        self._ended = threading.Event()
+        self._ended, self._lock = threading.Event(), threading.Lock()
         self._peaks = self._now()
 
     def __enter__(self) -> "_Memory":
@@ -252,16 +252,21 @@ class _Memory(threading.Thread):
 
     def run(self) -> None:
         while not self._ended.wait(0.003):
+            self._sample()
+
+    def _sample(self) -> None:
+        with self._lock:
             self._peaks = tuple(map(max, self._peaks, self._now()))
 
     def reset_peaks(self) -> None:
-        self._peaks = self._now()
+        with self._lock:
+            self._peaks = self._now()
 
     def columns(self) -> dict[str, float]:
         """Returns what is resident and allocated, and the peaks since the last reset."""
         names = ("resident_MB", "allocated_MB", "peak_resident_MB", "peak_allocated_MB")
-        now = self._now()
-        return dict(zip(names, (*now, *map(max, self._peaks, now)), strict=True))
+        self._sample()
+        return dict(zip(names, (*self._now(), *self._peaks), strict=True))
 
     def _now(self) -> tuple[float, ...]:
         pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
