@@ -18,6 +18,7 @@ import argparse
 import collections
 import contextlib
 import dataclasses
+import importlib
 import os
 import re
 import sys
@@ -125,11 +126,12 @@ def _directory(keep: Path | None) -> Iterator[Path]:
 
 
 def _write_trace(function: Callable[[], jax.Array], steps: int, directory: Path) -> None:
+    results = []
     with jax.profiler.trace(directory):
         for i in range(steps):
             with jax.profiler.StepTraceAnnotation("train", step_num=i):
-                result = function()
-        jax.block_until_ready(result)
+                results.append(function())
+        jax.block_until_ready(results)
 
 
 def read_trace(directory: Path) -> Trace:
@@ -160,7 +162,7 @@ def read_trace(directory: Path) -> Trace:
     # "/device:" is before "/host:", whose lines say when kernels of a GPU were started.
     programs = events[min(events)]
     name = max(programs, key=lambda name: sum(end - start for _, start, end in programs[name]))
-    times: collections.Counter[str] = collections.Counter()
+    times: dict[str, float] = collections.defaultdict(float)
     for operation, start, end in programs[name]:
         times[operation] += (end - start) / 1e9 / len(steps)
     first = min(start for _, start, _ in programs[name])
@@ -171,7 +173,7 @@ def read_trace(directory: Path) -> Trace:
     containers = {x.name for x in instructions if x.opcode in _CONTAINERS}
     return Trace(
         program,
-        devices=int(re.search(r"num_partitions=(\d+)|$", text)[1] or 1),
+        devices=int(number[1]) if (number := re.search(r"num_partitions=(\d+)", text)) else 1,
         seconds=(last - first) / 1e9 / len(steps),
         kernel_seconds={name: t for name, t in times.items() if name not in containers},
     )
@@ -179,10 +181,10 @@ def read_trace(directory: Path) -> Trace:
 
 def _program(contents: bytes, name: str) -> str:
     """Returns the text of the largest program of a name in a trace (a serialized XSpace)."""
-    from jax._src.lib import hlo as hlo_library  # no public function reads a serialized program
-
+    # No public function reads a serialized program.
+    module: Any = importlib.import_module("jax._src.lib").hlo.HloModule
     file = text_format.Parse(_PROTOS, descriptor_pb2.FileDescriptorProto())
-    classes: Mapping[str, Any] = message_factory.GetMessages([file])
+    classes: Mapping[str, Any] = dict(message_factory.GetMessages([file]))
     programs = [
         classes["HloProto"].FromString(stat.hlo_proto).module
         for plane in classes["Space"].FromString(contents).planes
@@ -193,8 +195,7 @@ def _program(contents: bytes, name: str) -> str:
     ]
     if not programs:
         raise InputError(f"the trace has no program {name}")
-    module = hlo_library.HloModule.from_serialized_hlo_module_proto(max(programs, key=len))
-    return module.to_string()
+    return module.from_serialized_hlo_module_proto(max(programs, key=len)).to_string()
 
 
 def make_rows(
