@@ -29,6 +29,17 @@ from anytime_jax.train_state import TrainState
 from anytime_jax.training import step
 from benchmarks import harness, record
 
+EMPTY_META = Meta(
+    config={},
+    origin={},
+    fingerprint="",
+    stages=(),
+    vocabulary="",
+    microbatches=1,
+    version=__version__,
+    jax=jax.__version__,
+)
+
 
 def main(argv: Sequence[str]) -> int:
     parser = harness.make_parser("benchmarks.checkpoint", __doc__, rounds=5)
@@ -42,7 +53,7 @@ def _measure(options: argparse.Namespace) -> record.Result:
     shape = {"width": options.width, "mlp_width": 4 * options.width, "layers": options.layers}
     config = harness.load_config("small", model={**shape, "layer_loop": "scan"})
     program = step.make_program(config, sharding.make_mesh(config.mesh))
-    state = jax.block_until_ready(_add_noise(program.init()))
+    state = jax.block_until_ready(add_noise(program.init()))
     seconds: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory(dir=options.scratch) as scratch:
         manager = CheckpointManager(scratch, retention_policy(config))
@@ -66,7 +77,7 @@ def _measure(options: argparse.Namespace) -> record.Result:
     return record.Result(f"Saving {size / 1e6:,.0f} MB of arrays", rows, details)
 
 
-def _add_noise(state: TrainState) -> TrainState:
+def add_noise(state: TrainState) -> TrainState:
     noise = np.random.default_rng(0)
 
     def fill(leaf: jax.Array) -> jax.Array:
@@ -83,18 +94,8 @@ def _time_save(manager: CheckpointManager, state: TrainState) -> Iterator[tuple[
     copy = harness.seconds_per_call(lambda: jax.tree.map(np.array, state))
     yield "copy in host memory", copy
     yield "checksums alone", harness.seconds_per_call(lambda: checksums_and_nonfinite(state))
-    empty = Meta(
-        config={},
-        origin={},
-        fingerprint="",
-        stages=(),
-        vocabulary="",
-        microbatches=1,
-        version=__version__,
-        jax=jax.__version__,
-    )
     start = time.perf_counter()
-    manager.save(state, empty)
+    manager.save(state, EMPTY_META)
     yield "save returns", time.perf_counter() - start
     manager.wait()
     yield "on disk", time.perf_counter() - start

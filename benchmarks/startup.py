@@ -39,14 +39,22 @@ def _measure(options: argparse.Namespace) -> record.Result:
             cache = Path(scratch) / f"cache-{i}"  # the cold start fills the cache
             for kind in TARGETS:
                 run_dir = Path(scratch) / f"{kind}-{i}"
-                starts[kind].append(_start([*command, f"--config.run_dir={run_dir}"], cache))
+                starts[kind].append(time_start([*command, f"--config.run_dir={run_dir}"], cache))
     rows = [_row(kind, kind_starts) for kind, kind_starts in starts.items()]
     title = "Seconds from the command line to the first update, medians"
     return record.Result(title, rows, {"starts": starts})
 
 
-def _start(command: Sequence[str], cache: Path) -> dict[str, float]:
-    """Runs one update; returns the seconds of each phase and in all, and the CPU seconds."""
+def time_start(command: Sequence[str], cache: Path) -> dict[str, float]:
+    """Runs a command until its first update is done.
+
+    Args:
+      command: as `harness.train_command` returns it.
+      cache: directory for compiled programs.
+
+    Returns:
+      "seconds" in all, those of each phase, and "cpu_seconds".
+    """
     environment = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
     environment |= {"XDG_CACHE_HOME": str(cache), "PYTHONUNBUFFERED": "1"}
     start = last = time.perf_counter()

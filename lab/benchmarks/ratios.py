@@ -1,0 +1,225 @@
+"""Is this tree slower than the one that was accepted last? Its parts, in units of a product.
+
+    make bench
+    make bench OPTIONS=--accept
+
+Times the update of a model, a cached start of the quickstart, the reading of batches, a save, and
+the exact risk of the theory. A large matrix product is timed before and after each: the ratio of a
+part is its time over their mean, so that neither the speed of a shared machine nor what else runs
+on it moves the ratio much. The update is compared with a product by JAX on the device, and all else
+with one by NumPy on the host.
+
+Everything is timed in several processes. A part has moved if its median differs by more than 5%
+from the accepted one and no process of either measured what one of the other did. `--accept` writes
+this tree's ratios to `accepted_ratios.json`, which has those of each kind of machine.
+"""
+
+import argparse
+import functools
+import itertools
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from anytime_jax import schedules
+from anytime_jax.checkpoints.manager import CheckpointManager
+from anytime_jax.checkpoints.retention import retention_policy
+from anytime_jax.commands.argument_parser import positive_int
+from anytime_jax.corpus.builtin_source import BuiltinSource
+from anytime_jax.corpus.preparation import prepare
+from anytime_jax.data.dataset_info import DatasetInfo
+from anytime_jax.data.prefetch import read_ahead
+from anytime_jax.data.windows import Windows
+from anytime_jax.distributed import sharding
+from anytime_jax.distributed.jax_settings import configure
+from anytime_jax.errors import RunError
+from anytime_jax.training import step
+from anytime_lab import theory
+from benchmarks import checkpoint, gpu, harness, peak_rates, record, startup
+from lab.benchmarks.train_step import make_update
+
+ACCEPTED = Path(__file__).with_name("accepted_ratios.json")
+LEAST_MOVE = 0.05
+_LIMIT = 240.0  # seconds of a process
+
+Timer = Callable[[], float]
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = harness.make_parser("lab.benchmarks.ratios", __doc__, rounds=3)
+    add = parser.add_argument
+    add("--model", help=f"of the update: {harness.MODEL_HELP} (default: small, on a GPU 150m)")
+    add("--processes", type=positive_int, default=3, help="default 3")
+    add("--accept", action="store_true", help="accept this tree's ratios")
+    add("--once", action="store_true", help="measure in this process, and compare nothing")
+    return record.run(parser, argv, _measure)
+
+
+def _measure(options: argparse.Namespace) -> record.Result:
+    if options.once:
+        return _measure_once(options)
+    found: dict[str, list[float]] = {}
+    machine: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        for i in range(options.processes):
+            command = [sys.executable, "-m", "lab.benchmarks.ratios", "--once"]
+            command += [f"--rounds={options.rounds}"]
+            command += [f"--model={options.model}"] if options.model else []
+            outcome = gpu.run_part(command, Path(scratch) / f"{i}.json", _LIMIT)
+            if outcome.failure:
+                raise RunError(f"process {i} {outcome.failure}")
+            machine = outcome.record["machine"]
+            for row in outcome.record["rows"]:
+                found.setdefault(row["what"], []).append(row["ratio"])
+    kind = machine_kind(machine)
+    accepted = json.loads(ACCEPTED.read_text(encoding="utf-8"))
+    before = accepted.get(kind, {"ratios": {}})
+    rows = compare(found, before["ratios"])
+    if options.accept:
+        accepted[kind] = {"date": time.strftime("%Y-%m-%d"), "jax": jax.__version__}
+        accepted[kind] |= {"ratios": found}
+        record.write(accepted, ACCEPTED)
+    of = f"those accepted on {before['date']} (jax {before['jax']})" if before["ratios"] else "none"
+    title = f"{kind}: times in units of a matrix product, beside {of}"
+    return record.Result(title, rows, {"ratios": found})
+
+
+def machine_kind(machine: Mapping[str, Any]) -> str:
+    """Returns the name of a machine's kind, from `record.describe_machine`."""
+    device = "" if machine["platform"] == "cpu" else f"{machine['devices']}, "
+    return f"{device}{machine['cpu']}, {machine['cores']} cores"
+
+
+def compare(
+    found: Mapping[str, Sequence[float]], accepted: Mapping[str, Sequence[float]]
+) -> list[record.Row]:
+    """Returns a row for each part: its ratios, the accepted ones, and whether it has moved.
+
+    Both arguments have the ratios of all processes by part; `accepted` may lack parts.
+    """
+    rows = []
+    for part, now in found.items():
+        before = accepted.get(part, ())
+        change = statistics.median(now) / statistics.median(before) - 1 if before else None
+        apart = bool(before) and (max(now) < min(before) or min(now) > max(before))
+        moved = "no"
+        if change is not None and apart and abs(change) > LEAST_MOVE:
+            moved = "slower" if change > 0 else "faster"
+        rows.append(
+            {
+                "what": part,
+                "ratio": statistics.median(now),
+                "range": _range(now),
+                "accepted": statistics.median(before) if before else None,
+                "accepted range": _range(before) if before else None,
+                "change": f"{change:+.1%}" if change is not None else None,
+                "moved": moved,
+            }
+        )
+    return rows
+
+
+def _range(values: Sequence[float]) -> str:
+    return f"{min(values):.4g} to {max(values):.4g}"
+
+
+def _measure_once(options: argparse.Namespace) -> record.Result:
+    config = harness.load_config(
+        options.model or ("150m" if jax.default_backend() == "gpu" else "small")
+    )
+    update = make_update(config, sharding.make_mesh(config.mesh))
+    large = peak_rates.make_tasks(config)
+    product = next(task for name, task in large.items() if name.startswith("large"))
+    on_device = functools.partial(
+        harness.seconds_per_call, product.function, 50 if jax.default_backend() == "gpu" else 1
+    )
+    with tempfile.TemporaryDirectory() as scratch:
+        info = prepare(BuiltinSource(3.0), Path(scratch) / "data", vocabulary=512)
+        assert info is not None  # as there is no share
+        parts: dict[str, tuple[Timer, Timer]] = {
+            "update": (functools.partial(harness.seconds_per_call, update.function, 4), on_device),
+            "cached start": (_start_timer(info, Path(scratch)), _host_product),
+            "reading": (_reading_timer(info), _host_product),
+            "save": (_save_timer(Path(scratch)), _host_product),
+            "theory": (_theory_seconds, _host_product),
+        }
+        ratios: dict[str, list[float]] = {name: [] for name in parts}
+        for i, (name, (timer, reference)) in itertools.product(
+            range(options.rounds + 1), parts.items()
+        ):
+            before, seconds, after = reference(), timer(), reference()
+            if i:  # the first round is a warm-up
+                ratios[name].append(2 * seconds / (before + after))
+    rows = [{"what": name, "ratio": statistics.median(x)} for name, x in ratios.items()]
+    return record.Result("One process", rows, {"ratios": ratios})
+
+
+def _host_product() -> float:
+    x = np.ones((1024, 1024), np.float32)
+    return harness.seconds_per_call(lambda: x @ x, 4)
+
+
+def _start_timer(info: DatasetInfo, scratch: Path) -> Timer:
+    """Returns a timer of starts; the first fills the cache of compiled programs."""
+    numbers = itertools.count()
+    command = harness.train_command("quickstart", info.path, {"stop": "1 steps"})
+
+    def start() -> float:
+        run_dir = scratch / f"run-{next(numbers)}"
+        flags = [f"--config.run_dir={run_dir}", "--config.log.trackers=()"]
+        return startup.time_start([*command, *flags], scratch / "cache")["seconds"]
+
+    return start
+
+
+def _reading_timer(info: DatasetInfo) -> Timer:
+    def read() -> float:
+        windows = Windows.from_dataset(info, "train", length=256, seed=0, repeat=True)
+        start = time.perf_counter()
+        batches = read_ahead(windows.batch, 0, itertools.repeat(64))
+        for _ in itertools.islice(batches, 200):
+            pass
+        return time.perf_counter() - start
+
+    return read
+
+
+def _save_timer(scratch: Path) -> Timer:
+    """Returns a timer of saves of 13 million numbers of noise, until they are on the disk."""
+    shape = {"width": 256, "mlp_width": 1024, "layers": 2, "layer_loop": "scan"}
+    config = harness.load_config("small", model=shape)
+    program = step.make_program(config, sharding.make_mesh(config.mesh))
+    state = checkpoint.add_noise(program.init())
+    manager = CheckpointManager(scratch / "saves", retention_policy(config))
+    numbers = itertools.count(1)
+
+    def save() -> float:
+        numbered = state._replace(step=jnp.full_like(state.step, next(numbers)))
+        start = time.perf_counter()
+        manager.save(numbered, checkpoint.EMPTY_META)
+        manager.wait()
+        return time.perf_counter() - start
+
+    return save
+
+
+def _theory_seconds() -> float:
+    problem = theory.Problem(a=1.5, b=3.0)
+    runs = [schedules.Power(c / problem.trace, gamma=0.5) for c in np.geomspace(0.25, 1.0, 8)]
+    start = time.perf_counter()
+    theory.excess_risk(problem, runs, [6.25, 25.0, 100.0], checkpoints=[300, 1_000])
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    configure()
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,43 @@
+"""Ratios of this tree's parts to a product: what has moved, and a measurement that is accepted."""
+
+import json
+import os
+import sys
+
+import pytest
+
+from lab.benchmarks import ratios
+
+
+def test_a_part_moves_by_more_than_its_processes_differ():
+    accepted = {"slow": [1.0, 1.1, 1.02], "noisy": [1.0, 1.2, 1.02], "small": [1.0, 1.01, 1.0]}
+    found = {"slow": [1.3, 1.12, 1.2], "noisy": [1.4, 1.19, 1.3], "small": [1.02, 1.03, 1.04]}
+    rows = {row["what"]: row for row in ratios.compare({**found, "fast": [0.5]}, accepted)}
+    assert {part: row["moved"] for part, row in rows.items()} == {
+        "slow": "slower",
+        "noisy": "no",
+        "small": "no",
+        "fast": "no",
+    }
+    assert rows["slow"]["change"] == "+17.6%"
+    assert rows["fast"]["accepted"] is None
+    assert ratios.compare({"fast": [0.5]}, {"fast": [0.6]})[0]["moved"] == "faster"
+
+
+@pytest.mark.slow
+def test_accepted_ratios_are_those_of_the_machine(model, read_record, tmp_path, monkeypatch):
+    accepted = tmp_path / "accepted.json"
+    accepted.write_text("{}")
+    monkeypatch.setattr(ratios, "ACCEPTED", accepted)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # the model is a helper's
+    options = [f"--model={model}", "--processes=1", "--rounds=1"]
+    assert ratios.main([*options, "--accept"]) == 0
+    first = read_record()
+    (kind,) = json.loads(accepted.read_text())
+    assert kind == ratios.machine_kind(first["machine"])
+    assert ratios.main(options) == 0
+    second = read_record()
+    for before, now in zip(first["rows"], second["rows"], strict=True):
+        assert before["accepted"] is None
+        assert now["accepted"] == before["ratio"]
+    assert {row["what"] for row in second["rows"]} >= {"update", "save", "theory"}
