@@ -36,7 +36,7 @@ from anytime_jax.checkpoints.retention import retention_policy
 from anytime_jax.commands.argument_parser import positive_int
 from anytime_jax.corpus.builtin_source import BuiltinSource
 from anytime_jax.corpus.preparation import prepare
-from anytime_jax.data.dataset_info import DatasetInfo
+from anytime_jax.data.dataset_info import DatasetInfo, load_dataset
 from anytime_jax.data.prefetch import read_ahead
 from anytime_jax.data.windows import Windows
 from anytime_jax.distributed import sharding
@@ -48,6 +48,7 @@ from benchmarks import checkpoint, gpu, harness, peak_rates, record, startup
 from lab.benchmarks.train_step import make_update
 
 ACCEPTED = Path(__file__).with_name("accepted_ratios.json")
+PARTS = ("update", "cached start", "reading", "save", "theory")
 LEAST_MOVE = 0.05
 _LIMIT = 240.0  # seconds of a process
 
@@ -58,6 +59,7 @@ def main(argv: Sequence[str]) -> int:
     parser = harness.make_parser("lab.benchmarks.ratios", __doc__, rounds=3)
     add = parser.add_argument
     add("--model", help=f"of the update: {harness.MODEL_HELP} (default: small, on a GPU 150m)")
+    add("--parts", nargs="+", choices=PARTS, default=PARTS, help="default: all")
     add("--processes", type=positive_int, default=3, help="default 3")
     add("--accept", action="store_true", help="accept this tree's ratios")
     add("--once", action="store_true", help="measure in this process, and compare nothing")
@@ -74,6 +76,7 @@ def _measure(options: argparse.Namespace) -> record.Result:
             command = [sys.executable, "-m", "lab.benchmarks.ratios", "--once"]
             command += [f"--rounds={options.rounds}"]
             command += [f"--model={options.model}"] if options.model else []
+            command += ["--parts", *options.parts]
             outcome = gpu.run_part(command, Path(scratch) / f"{i}.json", _LIMIT)
             if outcome.failure:
                 raise RunError(f"process {i} {outcome.failure}")
@@ -133,34 +136,43 @@ def _range(values: Sequence[float]) -> str:
 
 
 def _measure_once(options: argparse.Namespace) -> record.Result:
-    config = harness.load_config(
-        options.model or ("150m" if jax.default_backend() == "gpu" else "small")
-    )
-    update = make_update(config, sharding.make_mesh(config.mesh))
-    large = peak_rates.make_tasks(config)
-    product = next(task for name, task in large.items() if name.startswith("large"))
-    on_device = functools.partial(
-        harness.seconds_per_call, product.function, 50 if jax.default_backend() == "gpu" else 1
-    )
+    ratios: dict[str, list[float]] = {name: [] for name in options.parts}
     with tempfile.TemporaryDirectory() as scratch:
-        info = prepare(BuiltinSource(3.0), Path(scratch) / "data", vocabulary=512)
-        assert info is not None  # as there is no share
-        parts: dict[str, tuple[Timer, Timer]] = {
-            "update": (functools.partial(harness.seconds_per_call, update.function, 4), on_device),
-            "cached start": (_start_timer(info, Path(scratch)), _host_product),
-            "reading": (_reading_timer(info), _host_product),
-            "save": (_save_timer(Path(scratch)), _host_product),
-            "theory": (_theory_seconds, _host_product),
-        }
-        ratios: dict[str, list[float]] = {name: [] for name in parts}
-        for i, (name, (timer, reference)) in itertools.product(
-            range(options.rounds + 1), parts.items()
+        timers = {name: _make_timer(name, options.model, Path(scratch)) for name in options.parts}
+        for i, (name, (timer, product)) in itertools.product(
+            range(options.rounds + 1), timers.items()
         ):
-            before, seconds, after = reference(), timer(), reference()
+            before, seconds, after = product(), timer(), product()
             if i:  # the first round is a warm-up
                 ratios[name].append(2 * seconds / (before + after))
     rows = [{"what": name, "ratio": statistics.median(x)} for name, x in ratios.items()]
     return record.Result("One process", rows, {"ratios": ratios})
+
+
+def _make_timer(part: str, model: str | None, scratch: Path) -> tuple[Timer, Timer]:
+    """Returns the timers of a part and of the product that it is compared with."""
+    match part:
+        case "update":
+            return _update_timers(model)
+        case "cached start":
+            return _start_timer(scratch), _host_product
+        case "reading":
+            return _reading_timer(scratch), _host_product
+        case "save":
+            return _save_timer(scratch), _host_product
+    return _theory_seconds, _host_product
+
+
+def _update_timers(model: str | None) -> tuple[Timer, Timer]:
+    on_gpu = jax.default_backend() == "gpu"
+    config = harness.load_config(model or ("150m" if on_gpu else "small"))
+    update = make_update(config, sharding.make_mesh(config.mesh))
+    tasks = peak_rates.make_tasks(config)
+    product = next(task for name, task in tasks.items() if name.startswith("large"))
+    return (
+        functools.partial(harness.seconds_per_call, update.function, 4),
+        functools.partial(harness.seconds_per_call, product.function, 50 if on_gpu else 1),
+    )
 
 
 def _host_product() -> float:
@@ -168,9 +180,17 @@ def _host_product() -> float:
     return harness.seconds_per_call(lambda: x @ x, 4)
 
 
-def _start_timer(info: DatasetInfo, scratch: Path) -> Timer:
+def _prepare(scratch: Path) -> DatasetInfo:
+    """Returns a small dataset, which is prepared once."""
+    path = scratch / "data"
+    if not path.exists():
+        prepare(BuiltinSource(3.0), path, vocabulary=512)
+    return load_dataset(path)
+
+
+def _start_timer(scratch: Path) -> Timer:
     """Returns a timer of starts; the first fills the cache of compiled programs."""
-    numbers = itertools.count()
+    numbers, info = itertools.count(), _prepare(scratch)
     command = harness.train_command("quickstart", info.path, {"stop": "1 steps"})
 
     def start() -> float:
@@ -181,7 +201,9 @@ def _start_timer(info: DatasetInfo, scratch: Path) -> Timer:
     return start
 
 
-def _reading_timer(info: DatasetInfo) -> Timer:
+def _reading_timer(scratch: Path) -> Timer:
+    info = _prepare(scratch)
+
     def read() -> float:
         windows = Windows.from_dataset(info, "train", length=256, seed=0, repeat=True)
         start = time.perf_counter()
