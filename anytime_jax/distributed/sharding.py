@@ -241,10 +241,14 @@ class ShardingConstraint:
         return PartitionSpec(*(rules.get(name or "") for name in axes))
 
     @property
+    def device(self) -> Any:
+        """One of the devices, which are all of a kind; without a mesh, JAX's default device."""
+        return (jax.local_devices() if self.mesh is None else self.mesh.devices.flat)[0]
+
+    @property
     def platform(self) -> str:
-        """Platform of the devices; without a mesh, of JAX's default device."""
-        devices = jax.local_devices() if self.mesh is None else self.mesh.devices.flat
-        return devices[0].platform
+        """Platform of the devices."""
+        return self.device.platform
 
     def shards(self, axis: str) -> int:
         """Returns the number of parts into which "batch" or an axis of `AXIS_RULES` is split."""

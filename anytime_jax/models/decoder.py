@@ -480,7 +480,7 @@ class Block(nn.Module):
         if cache is None:
             logit_inputs = q_BxLxHxK, k_BxLxGxK, self.precision, self.documents
             self.measure("logit", largest_logit, *logit_inputs)
-            implementation = choose_implementation(cfg, self.constrain.platform, L)
+            implementation = choose_implementation(cfg, self.constrain.device, L)
             out_BxLxHxK = causal_attention(
                 *heads, self.precision, implementation, self.constrain, self.documents
             )
