@@ -167,7 +167,8 @@ def choose_implementation(config: ModelConfig, device: Any, length: int) -> Atte
 
 def _fastest_on_gpu(device: Any) -> Attention:
     alike = (x.milliseconds for x in GPU_TIMES if x.generation == generation(device))
-    return min((time, name) for name, time in next(alike, _UNMEASURED).items())[1]
+    times: Mapping[Attention, float] = next(alike, _UNMEASURED)
+    return min(times, key=times.__getitem__)
 
 
 def rotary_table(
