@@ -1,0 +1,95 @@
+"""Triton kernels against their twins in plain JAX: on a GPU if there is one, else interpreted."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from anytime_jax.distributed.sharding import UNCONSTRAINED
+from anytime_jax.models.attention import rotary_table
+from anytime_jax.models.between_products import NormForm, implementation
+from anytime_jax.models.mixed_einsum import Precision
+
+LAYER, RMS = NormForm(1e-5, centered=True), NormForm(1e-5, centered=False)
+DTYPES = pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+
+
+def draw(seed, *shape):
+    return jnp.asarray(2 * np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+def check(part, dtype, arrays, arguments, constrain=UNCONSTRAINED):
+    """Compares results and gradients of a kernel with those of its twin.
+
+    `arrays` are of the type of rounded values where they are rounded, and `arguments` makes the
+    arguments of the part before its last two from them.
+    """
+    precision = Precision(dtype, jax.default_backend())
+    stored = [precision.round(x) if x.ndim > 2 else x for x in arrays]
+
+    def run(kernels):
+        def results(*arrays):
+            found = implementation(part, kernels)(*arguments(*arrays), precision, constrain)
+            return jax.tree.map(precision.round, found)
+
+        found, pull_back = jax.vjp(results, *stored)
+        leaves, tree = jax.tree.flatten(found)
+        seeds = [precision.round(draw(9 + i, *x.shape)) for i, x in enumerate(leaves)]
+        gradients = pull_back(tree.unflatten(seeds))
+        # The product before the part rounds them in any case.
+        gradients = [precision.round(x) if x.ndim > 2 else x for x in gradients]
+        return [*leaves, *gradients]
+
+    ours, expected = (jax.jit(lambda kernels=x: run(kernels))() for x in ((part,), ()))
+    for actual, twin in zip(ours, expected, strict=True):
+        actual, twin = (np.asarray(x, np.float64) for x in (actual, twin))
+        largest = np.abs(twin).max()
+        if dtype == "float32" or twin.ndim < 3:
+            np.testing.assert_allclose(actual, twin, rtol=1e-6, atol=1e-6 * largest)
+        else:  # float32 results that differ in the last bit may round to neighbors
+            np.testing.assert_allclose(actual, twin, atol=2**-8 * largest)
+            assert np.mean(np.abs(actual - twin) > 1e-6 * largest) < 1e-3
+
+
+@DTYPES
+@pytest.mark.parametrize(
+    ("parts", "heads", "channels", "norm", "form"),
+    [
+        ("qkv", 4, 64, "width", LAYER),
+        ("qkv", 3, 128, "head", RMS),  # three heads in a block of four
+        ("q", 2, 48, "width", RMS),  # 24 channels in a block of 32
+        ("kv", 3, 64, "width", LAYER),
+        ("kv", 1, 8, "none", RMS),
+    ],
+)
+def test_heads(parts, heads, channels, norm, form, dtype):
+    """Of 50 tokens: the last programs have fewer than the others."""
+    table = rotary_table(50, channels, 10_000.0)
+    shape = {"width": (heads, channels), "head": (channels,), "none": None}[norm]
+    letters = [x for x in parts if x != "v" and shape]
+    arrays = [draw(0, 2, 50, len(parts), heads, channels)]
+    arrays += [1 + draw(i, *shape) / 8 for i, _ in enumerate(letters, 1)]
+
+    def arguments(y, *scales):
+        return y, parts, dict(zip(letters, scales, strict=True)), table, form
+
+    check("heads", dtype, arrays, arguments)
+
+
+@DTYPES
+@pytest.mark.parametrize(("width", "form"), [(256, LAYER), (48, RMS)])
+@pytest.mark.parametrize("adds", [True, False])
+def test_norms(width, form, adds, dtype):
+    arrays = [1 + draw(0, width) / 8, draw(1, 3, 25, width)]
+    arrays += [draw(2, 3, 25, width)] * adds
+
+    def arguments(scale, x, added=None):
+        return x, added, scale, form
+
+    check("norms", dtype, arrays, arguments)
+
+
+@DTYPES
+@pytest.mark.parametrize(("parts", "width"), [(1, 1500), (2, 48)])
+def test_activation(parts, width, dtype):
+    check("activation", dtype, [draw(0, 3, 25, parts, width)], lambda h: (h,))
