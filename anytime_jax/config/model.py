@@ -59,7 +59,10 @@ class ModelConfig:
       norm_epsilon: added to the variance in every norm.
       z_loss: weight of the squared logarithm of the softmax's denominator in the gradient; it keeps
         logits small. Losses are reported without it.
-      dtype: type of operands and results of matrix products; their sums and all else are float32.
+      dtype: type of operands and results of matrix products; their sums are float32, as is all else
+        but what `residual_dtype` says.
+      residual_dtype: type of the residual stream. "bfloat16" moves half of its bytes, and rounds
+        every addition to 8 bits.
       attention: implementation: "auto", the fastest known for the device; "plain" einsum and
         softmax; "blocks", the same without most of what is masked; "xla" or "cudnn"
         (`jax.nn.dot_product_attention`); "splash" (JAX's kernel for TPUs).
@@ -97,6 +100,7 @@ class ModelConfig:
     norm_epsilon: float = 1e-5
     z_loss: float = 0.0
     dtype: Dtype = "bfloat16"
+    residual_dtype: Dtype = "float32"
     attention: Attention = setting("auto", identity=False)
     kernels: tuple = setting((), identity=False)
     layer_loop: LayerLoop = setting("unroll", identity=False)

@@ -66,7 +66,7 @@ def add_and_normalize(
     """Returns the residual stream with an addition, and its norm."""
     del precision, constrain
     if added_BxLxD is not None:
-        x_BxLxD += added_BxLxD
+        x_BxLxD = (x_BxLxD + added_BxLxD).astype(x_BxLxD.dtype)
     return x_BxLxD, normalize(x_BxLxD, scale_D, *form)
 
 

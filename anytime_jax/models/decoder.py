@@ -147,7 +147,7 @@ def measure_layers(
         return x_BxLxD, found.get(_MEASURES, {})  # a block of the user may have none
 
     layers = params["blocks"], jnp.arange(config.layers)
-    return jax.lax.scan(run_layer, _embed(params, tokens_BxL, constrain), layers)[1]
+    return jax.lax.scan(run_layer, _embed(config, params, tokens_BxL, constrain), layers)[1]
 
 
 def root_mean_square(*arrays: jax.Array) -> jax.Array:
@@ -296,7 +296,7 @@ def _run(
         policy = saveable if config.remat == "products" else None
         run_block = jax.checkpoint(run_block, policy=policy, prevent_cse=is_unrolled)
 
-    x_BxLxD = _embed(params, tokens_BxL, constrain)
+    x_BxLxD = _embed(config, params, tokens_BxL, constrain)
     if is_unrolled:
         run_block = jax.jit(run_block, inline=True)  # traces one block
         blocks, caches = (_each_layer(config, x) for x in (params["blocks"], cache))
@@ -338,11 +338,14 @@ def _make_block(
     return block_type(config, constrain, position, documents, name="blocks")
 
 
-def _embed(params: Params, tokens_BxL: jax.Array, constrain: ShardingConstraint) -> jax.Array:
+def _embed(
+    config: ModelConfig, params: Params, tokens_BxL: jax.Array, constrain: ShardingConstraint
+) -> jax.Array:
     """Returns the residual stream before the first block."""
     # The embedding is not split along the width, so that rows are looked up where the tokens are.
     table_VxD = constrain(params["embedding"], ("vocabulary", None))
-    return constrain(table_VxD[tokens_BxL], _RESIDUAL_AXES)
+    stream_BxLxD = table_VxD[tokens_BxL].astype(config.residual_dtype)
+    return constrain(stream_BxLxD, _RESIDUAL_AXES)
 
 
 def split_layers(config: ModelConfig, sums: Params) -> Params:
@@ -405,7 +408,7 @@ def block_class(config: ModelConfig) -> Any:
 
 
 class Block(nn.Module):
-    """Attention and MLP, each added to the float32 residual stream.
+    """Attention and MLP, each added to the residual stream.
 
     The `block` of a model may be a subclass with another `attend` or `mlp`. A subclass whose
     `attend` keeps `documents` apart sets `masks_documents` to True.
@@ -436,9 +439,9 @@ class Block(nn.Module):
         else:
             attended_BxLxD, cache = self.attend(x_BxLxD, layer, cache)
             attended_BxLxD = attn_norm(attended_BxLxD)
-            x_BxLxD += attended_BxLxD
+            x_BxLxD = (x_BxLxD + attended_BxLxD).astype(x_BxLxD.dtype)
             added_BxLxD = mlp_norm(self.mlp(x_BxLxD, layer))
-        x_BxLxD += added_BxLxD
+        x_BxLxD = (x_BxLxD + added_BxLxD).astype(x_BxLxD.dtype)
         self.measure("attention", root_mean_square, attended_BxLxD)
         self.measure("mlp", root_mean_square, added_BxLxD)
         self.measure("residual", root_mean_square, x_BxLxD)

@@ -385,7 +385,7 @@ def _add_and_normalize(
 def _add_and_normalize_forward(
     x_BxLxD: jax.Array, added_BxLxD: jax.Array | None, scale_D: jax.Array, *rest: Any
 ) -> tuple[tuple[jax.Array, jax.Array], Any]:
-    found = _add_and_normalize(x_BxLxD, added_BxLxD, scale_D, *rest)
+    found: Any = _add_and_normalize(x_BxLxD, added_BxLxD, scale_D, *rest)
     like_added = None if added_BxLxD is None else jnp.zeros((), added_BxLxD.dtype)
     return found, (found[0], scale_D, like_added)
 

@@ -17,6 +17,18 @@ from anytime_jax.models.mixed_einsum import Precision
 from anytime_jax.training.objective import Objective
 
 LAYER, RMS = NormForm(1e-5, centered=True), NormForm(1e-5, centered=False)
+SMALL = Qwen(
+    layers=1,
+    heads=4,
+    kv_heads=2,
+    width=32,
+    mlp_width=48,
+    length=40,
+    vocab_size=64,
+    embedding_rows=64,
+    dtype="float32",
+    attention="plain",
+)
 DTYPES = pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 
 
@@ -98,28 +110,31 @@ def test_activation(parts, width, dtype):
     check("activation", dtype, [draw(0, 3, 25, parts, width)], lambda h: (h,))
 
 
-def test_devices_share_kernels():
-    """Rows are split over `data` and heads over `tensor`; gradients are those of one device."""
-    config = Qwen(
-        layers=1,
-        heads=4,
-        kv_heads=2,
-        width=32,
-        mlp_width=48,
-        length=40,
-        vocab_size=64,
-        embedding_rows=64,
-        dtype="float32",
-        attention="plain",
-    )
+def loss_and_gradient(config, constrain=UNCONSTRAINED):
     params = decoder.init_params(config, jax.random.key(0))
     tokens = jax.random.randint(jax.random.key(1), (4, 41), 0, 64)
+    return jax.jit(Objective(config, constrain).loss_and_gradient)(params, tokens)
 
-    def run(kernels, constrain):
-        objective = Objective(dataclasses.replace(config, kernels=kernels), constrain)
-        return jax.jit(lambda p: objective.loss_and_gradient(p, tokens))(params)
 
+def check_equal(trees, tolerance):
+    for actual, expected in zip(*map(jax.tree.leaves, trees), strict=True):
+        largest = np.abs(expected).max()
+        np.testing.assert_allclose(actual, expected, atol=tolerance * largest)
+
+
+def test_devices_share_kernels():
+    """Rows are split over `data` and heads over `tensor`; gradients are those of one device."""
     mesh = make_mesh(MeshConfig(2, 1, 2), jax.devices()[:4])
-    shared, alone = run(KERNELS, ShardingConstraint(mesh)), run((), UNCONSTRAINED)
-    for actual, expected in zip(jax.tree.leaves(shared), jax.tree.leaves(alone), strict=True):
-        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+    with_kernels = dataclasses.replace(SMALL, kernels=KERNELS)
+    shared = loss_and_gradient(with_kernels, ShardingConstraint(mesh))
+    check_equal((shared, loss_and_gradient(SMALL)), 1e-5)
+
+
+def test_residual_stream_of_16_bits():
+    """It changes the loss by rounding alone, with kernels as without them."""
+    half = dataclasses.replace(SMALL, residual_dtype="bfloat16")
+    found = loss_and_gradient(half)
+    check_equal((loss_and_gradient(dataclasses.replace(half, kernels=("norms",))), found), 2e-2)
+    exact = loss_and_gradient(SMALL)
+    assert found[0] != exact[0]
+    check_equal((found, exact), 5e-2)
