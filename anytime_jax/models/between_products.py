@@ -94,12 +94,3 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "norms": add_and_normalize,
     "activation": activate,
 }
-
-
-def implementation(name: str, kernels: tuple) -> Callable[..., Any]:
-    """Returns the function of a part: a Triton kernel if `kernels` names the part."""
-    if name not in kernels:
-        return FUNCTIONS[name]
-    from anytime_jax.models import triton_kernels  # the import takes 0.2 s
-
-    return triton_kernels.FUNCTIONS[name]

@@ -539,9 +539,13 @@ class Block(nn.Module):
 
 
 def _compute(block: Block, part: str, *arguments: Any) -> Any:
-    """Calls the implementation of a part of `between_products`."""
-    function = between_products.implementation(part, block.config.kernels)
-    return function(*arguments, block.precision, block.constrain)
+    """Calls a function of `between_products`, or the Triton kernel of the same name."""
+    functions = between_products.FUNCTIONS
+    if part in block.config.kernels:
+        from anytime_jax.models import triton_kernels  # the import takes 0.2 s
+
+        functions = triton_kernels.FUNCTIONS
+    return functions[part](*arguments, block.precision, block.constrain)
 
 
 def _add_and_normalize(

@@ -10,9 +10,9 @@ import pytest
 from anytime_jax.config.mesh import MeshConfig
 from anytime_jax.config.model import KERNELS, Qwen
 from anytime_jax.distributed.sharding import UNCONSTRAINED, ShardingConstraint, make_mesh
-from anytime_jax.models import decoder
+from anytime_jax.models import between_products, decoder, triton_kernels
 from anytime_jax.models.attention import rotary_table
-from anytime_jax.models.between_products import NormForm, implementation
+from anytime_jax.models.between_products import NormForm
 from anytime_jax.models.mixed_einsum import Precision
 from anytime_jax.training.objective import Objective
 
@@ -36,7 +36,7 @@ def draw(seed, *shape):
     return jnp.asarray(2 * np.random.default_rng(seed).normal(size=shape), jnp.float32)
 
 
-def check(part, dtype, arrays, arguments, constrain=UNCONSTRAINED):
+def check(part, dtype, arrays, arguments):
     """Compares results and gradients of a kernel with those of its twin.
 
     `arrays` are of the type of rounded values where they are rounded, and `arguments` makes the
@@ -45,9 +45,9 @@ def check(part, dtype, arrays, arguments, constrain=UNCONSTRAINED):
     precision = Precision(dtype, jax.default_backend())
     stored = [precision.round(x) if x.ndim > 2 else x for x in arrays]
 
-    def run(kernels):
+    def run(functions):
         def results(*arrays):
-            found = implementation(part, kernels)(*arguments(*arrays), precision, constrain)
+            found = functions[part](*arguments(*arrays), precision, UNCONSTRAINED)
             return jax.tree.map(precision.round, found)
 
         found, pull_back = jax.vjp(results, *stored)
@@ -58,7 +58,9 @@ def check(part, dtype, arrays, arguments, constrain=UNCONSTRAINED):
         gradients = [precision.round(x) if x.ndim > 2 else x for x in gradients]
         return [*leaves, *gradients]
 
-    ours, expected = (jax.jit(lambda kernels=x: run(kernels))() for x in ((part,), ()))
+    ours, expected = (
+        jax.jit(lambda x=x: run(x.FUNCTIONS))() for x in (triton_kernels, between_products)
+    )
     for actual, twin in zip(ours, expected, strict=True):
         actual, twin = (np.asarray(x, np.float64) for x in (actual, twin))
         largest = np.abs(twin).max()
