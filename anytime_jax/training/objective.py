@@ -160,7 +160,7 @@ class Objective:
             )
             return mean(of_devices(params, tokens_BxT, scale), parts)
         length = tokens_BxT.shape[1] - 1
-        implementation = choose_implementation(self.model, self.constrain.platform, length)
+        implementation = choose_implementation(self.model, self.constrain.device, length)
         if implementation == "cudnn" and self.rules.masks:
             return mean(of_part(self, params, tokens_BxT, scale))
         within = self._constrained(batch_axes=("fsdp",))
