@@ -29,7 +29,7 @@ from flax import linen as nn
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.distributed.sharding import UNCONSTRAINED, ShardingConstraint
 from anytime_jax.errors import InputError, format_value
-from anytime_jax.models import gradient_sum_vjp
+from anytime_jax.models import attention, gradient_sum_vjp, norm
 from anytime_jax.models.attention import (
     Documents,
     cached_attention,
@@ -39,7 +39,7 @@ from anytime_jax.models.attention import (
     rotary_table,
     rotate,
 )
-from anytime_jax.models.mixed_einsum import Precision, mixed_einsum
+from anytime_jax.models.mixed_einsum import Precision, mixed_einsum, mixed_einsums
 from anytime_jax.models.norm import normalize
 
 Params = dict[str, Any]
@@ -59,6 +59,14 @@ PARAMETER_AXES: dict[str, tuple[str | None, ...]] = {
     "mlp_in": ("width", None, "mlp"),
     "mlp_out": ("mlp", "width"),
     "head": ("width", "vocabulary"),
+    # Parts of fused matrices, in a program (`split_parts`).
+    **dict.fromkeys(("queries", "keys", "values"), ("width", "heads", None)),
+    **dict.fromkeys(("gate", "up"), ("width", "mlp")),
+}
+_PARTS = {
+    "qkv": ("queries", "keys", "values"),
+    "kv": ("keys", "values"),
+    "mlp_in": ("gate", "up"),
 }
 
 _GROWING_AXES = {"width", "heads", "mlp"}
@@ -292,8 +300,12 @@ def _run(
         return x_BxLxD, sums, cache
 
     if config.remat != "none":
-        saveable = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
-        policy = saveable if config.remat == "products" else None
+        policies = jax.checkpoint_policies
+        policy = policies.save_from_both_policies(
+            policies.dots_with_no_batch_dims_saveable,
+            policies.save_only_these_names(attention.KEPT, norm.KEPT),
+        )
+        policy = policy if config.remat == "products" else None
         run_block = jax.checkpoint(run_block, policy=policy, prevent_cse=is_unrolled)
 
     x_BxLxD = _embed(params, tokens_BxL, constrain)
@@ -360,6 +372,43 @@ def stack_layers(config: ModelConfig, sums: Params) -> Params:
     if config.layer_loop == "scan":
         return sums
     return {**sums, "blocks": jax.tree.map(lambda *x: jnp.stack(x), *sums["blocks"])}
+
+
+def split_parts(config: ModelConfig, params: Params) -> Params:
+    """Returns parameters in which a fused matrix is a dict of its parts.
+
+    "qkv" of shape NxDxCxE becomes {"queries", "keys", "values"}, each of shape NxDxHxK, and
+    "mlp_in" of shape NxDxCxF becomes {"gate", "up"}, each of shape NxDxF. A matrix with a bias
+    stays as it is. So do queries, keys and values of heads that are no multiple of 128, the lanes
+    of a TPU.
+
+    In a loop over layers, a TPU copies an array of which a kernel needs a part. It would copy fused
+    matrices, the saved results of products with them, and the gradients of these results.
+    """
+
+    def split(name: str, leaf: jax.Array) -> Any:
+        is_mlp = name == "mlp_in"
+        has_bias = ("mlp_in" if is_mlp else "qkv") in config.biases
+        parts = _PARTS.get(name, ())
+        if has_bias or not (config.gated if is_mlp else parts and config.head_width % 128 == 0):
+            return leaf
+        by_heads = leaf.shape[3:] if is_mlp else (-1, config.head_width)
+        arrays = (x.squeeze(2) for x in jnp.split(leaf, len(parts), axis=2))
+        return {x: y.reshape(*y.shape[:2], *by_heads) for x, y in zip(parts, arrays, strict=True)}
+
+    return {**params, "blocks": {x: split(x, leaf) for x, leaf in params["blocks"].items()}}
+
+
+def join_parts(params: Params) -> Params:
+    """Inverts `split_parts`."""
+
+    def join(name: str, leaf: Any) -> Any:
+        if name not in _PARTS or not isinstance(leaf, dict):
+            return leaf
+        parts = (leaf[x] for x in _PARTS[name])
+        return jnp.stack([x.reshape(*x.shape[:2], -1) for x in parts], axis=2)
+
+    return {**params, "blocks": {x: join(x, leaf) for x, leaf in params["blocks"].items()}}
 
 
 def _each_layer(config: ModelConfig, blocks: Any) -> list[Any]:
@@ -499,7 +548,11 @@ class Block(nn.Module):
             parts = {"q": (1, cfg.heads), "kv": (2, cfg.key_heads)}
         projected: list[jax.Array] = []
         for name, (count, heads) in parts.items():
-            weight_DxCxE = self.param(name, _inward(cfg), (D, count, heads * K))
+            weight_DxCxE = self._weight(name, (D, count, heads * K))
+            if isinstance(weight_DxCxE, dict):
+                parts_DxHxK = [weight_DxCxE[x] for x in _PARTS[name]]
+                projected += mixed_einsums("bld,dhk->blhk", x_BxLxD, parts_DxHxK, self.precision)
+                continue
             # By heads: TPUs would copy a product of all channels twice to split it.
             weight_DxCxHxK = weight_DxCxE.reshape(D, count, heads, K)
             y_BxLxCxHxK = mixed_einsum("bld,dchk->blchk", x_BxLxD, weight_DxCxHxK, self.precision)
@@ -508,6 +561,11 @@ class Block(nn.Module):
             projected += [y.squeeze(2) for y in jnp.split(y_BxLxCxHxK, count, axis=2)]
         q_BxLxHxK, k_BxLxGxK, v_BxLxGxK = projected
         return q_BxLxHxK, k_BxLxGxK, v_BxLxGxK
+
+    def _weight(self, name: str, shape: tuple[int, ...]) -> Any:
+        """Returns a matrix that reads the stream, or the dict of its parts (`split_parts`)."""
+        given = self.variables.get("params", {}).get(name)
+        return given if isinstance(given, dict) else self.param(name, _inward(self.config), shape)
 
     def _add_bias(
         self, name: str, y: jax.Array, option: str = "", shape: tuple[int, ...] = ()
@@ -527,15 +585,19 @@ class Block(nn.Module):
         cfg = self.config
         D, F = cfg.width, cfg.mlp_width
         gated = cfg.gated
-        mlp_in_DxCxF = self.param("mlp_in", _inward(cfg), (D, 2 if gated else 1, F))
-        h_BxLxCxF = mixed_einsum("bld,dcf->blcf", x_BxLxD, mlp_in_DxCxF, self.precision)
-        h_BxLxCxF = self._add_bias("mlp_in", h_BxLxCxF)
+        mlp_in_DxCxF = self._weight("mlp_in", (D, 2 if gated else 1, F))
+        if isinstance(mlp_in_DxCxF, dict):
+            parts_DxF = [mlp_in_DxCxF[x] for x in _PARTS["mlp_in"]]
+            halves = mixed_einsums("bld,df->blf", x_BxLxD, parts_DxF, self.precision)
+        else:
+            h_BxLxCxF = mixed_einsum("bld,dcf->blcf", x_BxLxD, mlp_in_DxCxF, self.precision)
+            h_BxLxCxF = self._add_bias("mlp_in", h_BxLxCxF)
+            halves = tuple(y.squeeze(2) for y in jnp.split(h_BxLxCxF, 2 if gated else 1, axis=2))
         if gated:
-            halves = (y.squeeze(2) for y in jnp.split(h_BxLxCxF, 2, axis=2))
             gate_BxLxF, h_BxLxF = (y.astype(jnp.float32) for y in halves)
             h_BxLxF *= nn.silu(gate_BxLxF)
         else:
-            h_BxLxF = _gelu(h_BxLxCxF.squeeze(2))
+            h_BxLxF = _gelu(halves[0])
         mlp_out_FxD = self.param("mlp_out", _outward(cfg, F, layer), (F, D))
         out_BxLxD = mixed_einsum("blf,fd->bld", h_BxLxF, mlp_out_FxD, self.precision)
         return self._add_bias("mlp_out", out_BxLxD)
