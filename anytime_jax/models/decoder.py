@@ -385,30 +385,28 @@ def split_parts(config: ModelConfig, params: Params) -> Params:
     In a loop over layers, a TPU copies an array of which a kernel needs a part. It would copy fused
     matrices, the saved results of products with them, and the gradients of these results.
     """
-
-    def split(name: str, leaf: jax.Array) -> Any:
-        is_mlp = name == "mlp_in"
-        has_bias = ("mlp_in" if is_mlp else "qkv") in config.biases
-        parts = _PARTS.get(name, ())
-        if has_bias or not (config.gated if is_mlp else parts and config.head_width % 128 == 0):
-            return leaf
-        by_heads = leaf.shape[3:] if is_mlp else (-1, config.head_width)
-        arrays = (x.squeeze(2) for x in jnp.split(leaf, len(parts), axis=2))
-        return {x: y.reshape(*y.shape[:2], *by_heads) for x, y in zip(parts, arrays, strict=True)}
-
-    return {**params, "blocks": {x: split(x, leaf) for x, leaf in params["blocks"].items()}}
+    names = []
+    if config.gated and "mlp_in" not in config.biases:
+        names.append("mlp_in")
+    if config.head_width % 128 == 0 and "qkv" not in config.biases:
+        names += ["qkv", "kv"]
+    blocks = dict(params["blocks"])
+    for name in blocks.keys() & set(names):
+        parts = jnp.unstack(blocks[name], axis=2)
+        if name != "mlp_in":
+            parts = (x.reshape(*x.shape[:2], -1, config.head_width) for x in parts)
+        blocks[name] = dict(zip(_PARTS[name], parts, strict=True))
+    return {**params, "blocks": blocks}
 
 
 def join_parts(params: Params) -> Params:
     """Inverts `split_parts`."""
-
-    def join(name: str, leaf: Any) -> Any:
-        if name not in _PARTS or not isinstance(leaf, dict):
-            return leaf
-        parts = (leaf[x] for x in _PARTS[name])
-        return jnp.stack([x.reshape(*x.shape[:2], -1) for x in parts], axis=2)
-
-    return {**params, "blocks": {x: join(x, leaf) for x, leaf in params["blocks"].items()}}
+    blocks = dict(params["blocks"])
+    for name in blocks.keys() & _PARTS.keys():
+        if isinstance(blocks[name], dict):
+            parts = [blocks[name][x] for x in _PARTS[name]]
+            blocks[name] = jnp.stack([x.reshape(*x.shape[:2], -1) for x in parts], axis=2)
+    return {**params, "blocks": blocks}
 
 
 def _each_layer(config: ModelConfig, blocks: Any) -> list[Any]:

@@ -6,7 +6,7 @@ float32, or round the gradients of weights to 16 bits.
 
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -86,7 +86,6 @@ def _backward(
 _mixed_einsum.defvjp(_forward, _backward)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 3))
 def mixed_einsums(
     spec: str, x: jax.Array, ys: Sequence[jax.Array], precision: Precision
 ) -> tuple[jax.Array, ...]:
@@ -95,11 +94,18 @@ def mixed_einsums(
     The gradient of `x` is the float32 sum of the gradients of all products, rounded once. It is
     that of one product with all `ys` joined along another axis, but for the order of the sum.
     """
+    return cast(tuple[jax.Array, ...], _mixed_einsums(spec, x, list(ys), precision))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 3))
+def _mixed_einsums(
+    spec: str, x: jax.Array, ys: list[jax.Array], precision: Precision
+) -> tuple[jax.Array, ...]:
     return _forward_each(spec, x, ys, precision)[0]
 
 
 def _forward_each(
-    spec: str, x: jax.Array, ys: Sequence[jax.Array], precision: Precision
+    spec: str, x: jax.Array, ys: list[jax.Array], precision: Precision
 ) -> tuple[tuple[jax.Array, ...], Any]:
     rounded = precision.round(x)
     outs = tuple(_einsum(spec, rounded, precision.round(y), precision, True) for y in ys)
@@ -121,7 +127,7 @@ def _backward_each(
     return precision.round(jnp.asarray(dx)).astype(like_x.dtype), dys
 
 
-mixed_einsums.defvjp(_forward_each, _backward_each)
+_mixed_einsums.defvjp(_forward_each, _backward_each)
 
 
 def _einsum(

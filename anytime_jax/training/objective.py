@@ -141,7 +141,8 @@ class Objective:
             return mean(of_part(self, params, tokens_BxT, scale))
         parts = mesh.shape["data"]
         axes = decoder.parameter_axes(self.model)
-        stored = sharding.parameter_shardings(self._split(params), axes, mesh)
+        shapes = jax.eval_shape(self._split, params)
+        stored = sharding.parameter_shardings(shapes, axes, mesh)
         params = self._gather(params)
         if parts == mesh.size:
             local = self._constrained(is_local=True)
@@ -292,7 +293,8 @@ class Objective:
     def _split(self, params: Params) -> Params:
         """Returns the parameters as the program of the platform has them (`split_parts`)."""
         is_own = decoder.block_class(self.model) is not decoder.Block
-        if self.constrain.platform != "tpu" or is_own:
+        splits_heads = self.model.key_heads % self.constrain.shards("heads") > 0
+        if self.constrain.platform != "tpu" or is_own or splits_heads:
             return params
         return decoder.split_parts(self.model, params)
 
