@@ -71,7 +71,8 @@ class ModelConfig:
         follow) and "activation". XLA computes the others. Only a GPU is faster with them.
       layer_loop: "scan" compiles one block and loops; "unroll" compiles every block, at most
         500: slower to compile, faster to run.
-      remat: what the backward pass recomputes: nothing, all but matrix products, or all.
+      remat: what the backward pass recomputes: nothing ("none"), all ("full"), or all but matrix
+        products, the norms' statistics and the attention of TPUs ("products").
     """
 
     norm: ClassVar[Literal["layer", "rms"]]  # kind of every norm; each has a scale and no bias

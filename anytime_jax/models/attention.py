@@ -46,6 +46,8 @@ _BLOCKS = 2
 _DETERMINISTIC_FLAGS = ("xla_gpu_deterministic_ops", "xla_gpu_exclude_nondeterministic_ops")
 # Sizes of splash attention's blocks of queries and keys, which must divide the length.
 _SPLASH_BLOCKS = (128, 256, 384, 512)
+# Name of what the kernel's backward pass needs of its forward pass, for `jax.checkpoint`.
+KEPT = "attention"
 # Queries whose scores `largest_logit` has in memory at once.
 _QUERIES = 128
 
@@ -363,6 +365,7 @@ def _splash_attention(
         block_sizes=splash.BlockSizes(
             size, size, block_q_dkv=size, block_kv_dkv=size, use_fused_bwd_kernel=True
         ),
+        residual_checkpoint_name=KEPT,
         interpret=precision.platform != "tpu",
     )
     scaled_BxLxHxK = q_BxLxHxK * (1 / math.sqrt(head_size))

@@ -28,8 +28,12 @@ class NormForm(NamedTuple):
     centered: bool
 
 
+# The result of a fused product, with an axis C of parts, or the results of all parts, without one.
+Products = jax.Array | tuple[jax.Array, ...]
+
+
 def split_heads(
-    y_BxLxCxHxK: jax.Array,
+    y_BxLxCxHxK: Products,
     parts: str,
     scales: Mapping[str, jax.Array],
     table_2xLxK: Any,
@@ -44,8 +48,7 @@ def split_heads(
     is empty without norms. The table is that of `attention.rotary_table`.
     """
     del constrain
-    # The gradient of a split is one array, that of indexing a sum of padded arrays.
-    arrays = [y.squeeze(2) for y in jnp.split(y_BxLxCxHxK, len(parts), axis=2)]
+    arrays = _parts(y_BxLxCxHxK)
     for i, part in enumerate(parts):
         if part in scales:
             with jax.named_scope(f"{part}_norm"):
@@ -70,14 +73,18 @@ def add_and_normalize(
     return x_BxLxD, normalize(x_BxLxD, scale_D, *form)
 
 
-def activate(
-    h_BxLxCxF: jax.Array, precision: Precision, constrain: ShardingConstraint
-) -> jax.Array:
+def activate(h_BxLxCxF: Products, precision: Precision, constrain: ShardingConstraint) -> jax.Array:
     """Returns GELU of one part, or SwiGLU of a gate and what it multiplies, of shape BxLxF."""
     del precision, constrain
-    parts = (y.squeeze(2) for y in jnp.split(h_BxLxCxF, h_BxLxCxF.shape[2], axis=2))
-    first_BxLxF, *rest = (y.astype(jnp.float32) for y in parts)
+    first_BxLxF, *rest = (y.astype(jnp.float32) for y in _parts(h_BxLxCxF))
     return rest[0] * jax.nn.silu(first_BxLxF) if rest else _gelu(first_BxLxF)
+
+
+def _parts(y: Products) -> list[jax.Array]:
+    if isinstance(y, tuple):
+        return list(y)
+    # The gradient of a split is one array, that of indexing a sum of padded arrays.
+    return [part.squeeze(2) for part in jnp.split(y, y.shape[2], axis=2)]
 
 
 def _gelu(x: jax.Array) -> jax.Array:

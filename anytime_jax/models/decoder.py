@@ -29,7 +29,7 @@ from flax import linen as nn
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.distributed.sharding import UNCONSTRAINED, ShardingConstraint
 from anytime_jax.errors import InputError, format_value
-from anytime_jax.models import between_products, gradient_sum_vjp
+from anytime_jax.models import attention, between_products, gradient_sum_vjp, norm
 from anytime_jax.models.attention import (
     Documents,
     cached_attention,
@@ -39,7 +39,7 @@ from anytime_jax.models.attention import (
     rotary_table,
 )
 from anytime_jax.models.between_products import NormForm
-from anytime_jax.models.mixed_einsum import Precision, mixed_einsum
+from anytime_jax.models.mixed_einsum import Precision, mixed_einsum, mixed_einsums
 from anytime_jax.models.norm import normalize
 
 Params = dict[str, Any]
@@ -59,6 +59,14 @@ PARAMETER_AXES: dict[str, tuple[str | None, ...]] = {
     "mlp_in": ("width", None, "mlp"),
     "mlp_out": ("mlp", "width"),
     "head": ("width", "vocabulary"),
+    # Parts of fused matrices, in a program (`split_parts`).
+    **dict.fromkeys(("queries", "keys", "values"), ("width", "heads", None)),
+    **dict.fromkeys(("gate", "up"), ("width", "mlp")),
+}
+_PARTS = {
+    "qkv": ("queries", "keys", "values"),
+    "kv": ("keys", "values"),
+    "mlp_in": ("gate", "up"),
 }
 
 _GROWING_AXES = {"width", "heads", "mlp"}
@@ -292,8 +300,12 @@ def _run(
         return x_BxLxD, sums, cache
 
     if config.remat != "none":
-        saveable = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
-        policy = saveable if config.remat == "products" else None
+        policies = jax.checkpoint_policies
+        policy = policies.save_from_both_policies(
+            policies.dots_with_no_batch_dims_saveable,
+            policies.save_only_these_names(attention.KEPT, norm.KEPT),
+        )
+        policy = policy if config.remat == "products" else None
         run_block = jax.checkpoint(run_block, policy=policy, prevent_cse=is_unrolled)
 
     x_BxLxD = _embed(config, params, tokens_BxL, constrain)
@@ -363,6 +375,41 @@ def stack_layers(config: ModelConfig, sums: Params) -> Params:
     if config.layer_loop == "scan":
         return sums
     return {**sums, "blocks": jax.tree.map(lambda *x: jnp.stack(x), *sums["blocks"])}
+
+
+def split_parts(config: ModelConfig, params: Params) -> Params:
+    """Returns parameters in which a fused matrix is a dict of its parts.
+
+    "qkv" of shape NxDxCxE becomes {"queries", "keys", "values"}, each of shape NxDxHxK, and
+    "mlp_in" of shape NxDxCxF becomes {"gate", "up"}, each of shape NxDxF. A matrix with a bias
+    stays as it is. So do queries, keys and values of heads that are no multiple of 128, the lanes
+    of a TPU.
+
+    In a loop over layers, a TPU copies an array of which a kernel needs a part. It would copy fused
+    matrices, the saved results of products with them, and the gradients of these results.
+    """
+    names = []
+    if config.gated and "mlp_in" not in config.biases:
+        names.append("mlp_in")
+    if config.head_width % 128 == 0 and "qkv" not in config.biases:
+        names += ["qkv", "kv"]
+    blocks = dict(params["blocks"])
+    for name in blocks.keys() & set(names):
+        parts = jnp.unstack(blocks[name], axis=2)
+        if name != "mlp_in":
+            parts = (x.reshape(*x.shape[:2], -1, config.head_width) for x in parts)
+        blocks[name] = dict(zip(_PARTS[name], parts, strict=True))
+    return {**params, "blocks": blocks}
+
+
+def join_parts(params: Params) -> Params:
+    """Inverts `split_parts`."""
+    blocks = dict(params["blocks"])
+    for name in blocks.keys() & _PARTS.keys():
+        if isinstance(blocks[name], dict):
+            parts = [blocks[name][x] for x in _PARTS[name]]
+            blocks[name] = jnp.stack([x.reshape(*x.shape[:2], -1) for x in parts], axis=2)
+    return {**params, "blocks": blocks}
 
 
 def _each_layer(config: ModelConfig, blocks: Any) -> list[Any]:
@@ -494,20 +541,28 @@ class Block(nn.Module):
             products = {"q": cfg.heads, "kv": cfg.key_heads}
         projected: list[jax.Array] = []
         for name, heads in products.items():
-            count = len(name)
-            weight_DxCxE = self.param(name, _inward(cfg), (D, count, heads * K))
-            # By heads: TPUs would copy a product of all channels twice to split it.
-            weight_DxCxHxK = weight_DxCxE.reshape(D, count, heads, K)
-            y_BxLxCxHxK = mixed_einsum("bld,dchk->blchk", x_BxLxD, weight_DxCxHxK, self.precision)
-            y_BxLxCxHxK = self._add_bias(name, y_BxLxCxHxK, "qkv", (count, heads * K))
+            weight_DxCxE = self._weight(name, (D, len(name), heads * K))
+            if isinstance(weight_DxCxE, dict):
+                parts_DxHxK = [weight_DxCxE[x] for x in _PARTS[name]]
+                y: Any = mixed_einsums("bld,dhk->blhk", x_BxLxD, parts_DxHxK, self.precision)
+            else:
+                # By heads: TPUs would copy a product of all channels twice to split it.
+                weight_DxCxHxK = weight_DxCxE.reshape(D, len(name), heads, K)
+                y = mixed_einsum("bld,dchk->blchk", x_BxLxD, weight_DxCxHxK, self.precision)
+                y = self._add_bias(name, y, "qkv", (len(name), heads * K))
             scales, form = {}, _norm_form(cfg)
             if cfg.qk_norm != "none":
                 shape = (heads, K)[cfg.qk_norm == "head" :]
                 norms = {x: Norm(cfg, name=f"{x}_norm") for x in name if x != "v"}
                 scales = {x: norm.scale(*shape) for x, norm in norms.items()}
-            projected += _compute(self, "heads", y_BxLxCxHxK, name, scales, table_2xLxK, form)
+            projected += _compute(self, "heads", y, name, scales, table_2xLxK, form)
         q_BxLxHxK, k_BxLxGxK, v_BxLxGxK = projected
         return q_BxLxHxK, k_BxLxGxK, v_BxLxGxK
+
+    def _weight(self, name: str, shape: tuple[int, ...]) -> Any:
+        """Returns a matrix that reads the stream, or the dict of its parts (`split_parts`)."""
+        given = self.variables.get("params", {}).get(name)
+        return given if isinstance(given, dict) else self.param(name, _inward(self.config), shape)
 
     def _add_bias(
         self, name: str, y: jax.Array, option: str = "", shape: tuple[int, ...] = ()
@@ -526,10 +581,14 @@ class Block(nn.Module):
         """Returns what the MLP adds, of the input's shape."""
         cfg = self.config
         D, F = cfg.width, cfg.mlp_width
-        mlp_in_DxCxF = self.param("mlp_in", _inward(cfg), (D, 2 if cfg.gated else 1, F))
-        h_BxLxCxF = mixed_einsum("bld,dcf->blcf", x_BxLxD, mlp_in_DxCxF, self.precision)
-        h_BxLxCxF = self._add_bias("mlp_in", h_BxLxCxF)
-        h_BxLxF = _compute(self, "activation", h_BxLxCxF)
+        mlp_in_DxCxF = self._weight("mlp_in", (D, 2 if cfg.gated else 1, F))
+        if isinstance(mlp_in_DxCxF, dict):
+            parts_DxF = [mlp_in_DxCxF[x] for x in _PARTS["mlp_in"]]
+            h: Any = mixed_einsums("bld,df->blf", x_BxLxD, parts_DxF, self.precision)
+        else:
+            h = mixed_einsum("bld,dcf->blcf", x_BxLxD, mlp_in_DxCxF, self.precision)
+            h = self._add_bias("mlp_in", h)
+        h_BxLxF = _compute(self, "activation", h)
         mlp_out_FxD = self.param("mlp_out", _outward(cfg, F, layer), (F, D))
         out_BxLxD = mixed_einsum("blf,fd->bld", h_BxLxF, mlp_out_FxD, self.precision)
         return self._add_bias("mlp_out", out_BxLxD)
