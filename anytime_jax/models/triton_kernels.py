@@ -3,23 +3,25 @@
 Each function has the arguments, results and rounding of its twin in `between_products`; what the
 twin leaves to the next product to round is rounded here. Forward and backward read their operands
 once and write their results once, where XLA takes several passes. Nothing but operands is kept for
-the backward pass, which computes the rest again. The gradient of a scale is a sum over rows: each
-program of the grid sums its own rows, and XLA sums the programs, so that results are repeatable.
+the backward pass. Triton computes with powers of 2: other sizes are left to the twin.
 
-The kernels are Pallas's, lowered to Triton. Other platforms than GPUs interpret them.
+All are one mechanism, `_Pass`: a function of some rows, which each program of a grid computes for
+its rows, and in the backward pass JAX's own gradient of this function. The gradient of a scale is a
+sum over rows: each program sums its own rows, and XLA sums the programs, so that results are
+repeatable. The kernels are Pallas's, lowered to Triton; other platforms than GPUs interpret them.
 
 Shape suffixes: those of `between_products`; J the channels of half a head, which the rotation pairs
-with the other half; R rows; N programs along the rows.
+with the other half; R rows, which are the tokens of a batch.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
@@ -28,107 +30,238 @@ from anytime_jax.models import between_products
 from anytime_jax.models.between_products import NormForm
 from anytime_jax.models.mixed_einsum import Precision
 
-_ELEMENTS = 2048  # of a block, which the four warps of a program have in registers
-_ROWS = 32  # rows whose part of a scale's gradient one program sums
+_ROWS = 32  # of a program, which sums their parts of a scale's gradient
+_ELEMENTS = 2048  # of a result that a program computes at once, in the registers of four warps
+_COLUMNS = 1024  # of a program, at most, if columns are independent
+_ALL = slice(None)
 
 Arrays = Sequence[jax.Array]
+# For each of some arrays, the indices after the rows of the blocks that a function computes with.
+Blocks = Sequence[Sequence[tuple[Any, ...]]]
 
 
-def _call(
-    kernel: Callable[..., None],
-    results: Sequence[tuple[tuple[int, ...], Any]],
-    grid: tuple[int, ...],
-    precision: Precision,
-    *operands: jax.Array,
-) -> list[jax.Array]:
-    """Runs a program for each point of a grid; `results` are shapes and types."""
-    call = pl.pallas_call(
-        kernel,
-        out_shape=[jax.ShapeDtypeStruct(*x) for x in results],
-        grid=grid,
-        interpret=precision.platform != "gpu",
-        compiler_params=triton.CompilerParams(num_warps=4),
-        name=kernel.__name__,
-    )
-    return call(*operands)
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Pass:
+    """A function of rows that is computed in one pass over memory, and its gradient in another.
 
+    Arrays have all rows first, and then the axes of a row.
 
-def _block(rows: int, *sizes: int) -> tuple[int, ...]:
-    """Returns the shape of a block of whole rows; Triton takes powers of 2."""
-    of_row = [pl.next_power_of_2(size) for size in sizes]
-    most = max(1, _ELEMENTS // math.prod(of_row))
-    return min(most, pl.next_power_of_2(rows)), *of_row
-
-
-def _inside(block: Sequence[int], sizes: Sequence[int], *starts: Any) -> jax.Array | None:
-    """Returns which elements of a block are inside of an array; None if all.
-
-    The block begins at `starts` on the first axes, and at 0 on the others.
+    Attributes:
+      function: from float32 blocks of operands, tables and shared arrays to those of results.
+      operands: arrays with a gradient.
+      results: arrays of the axes of the first operand, less its axis C if `has_parts`.
+      dtypes: of the results.
+      axes: names of an operand's axes, for `ShardingConstraint`; rows are the first two.
+      tables: arrays without a gradient. One with fewer rows begins again after its last one.
+      shared: arrays that all rows share; their gradients are sums over rows.
+      shared_axes: names of the axes of shared arrays.
+      has_parts: whether operands have an axis C of parts.
+      kept: how many of the first results are operands, which are not written.
+      columns: of a program, along the last axis; 0 for all.
     """
-    inside = None
-    for axis, (size, whole) in enumerate(zip(block, sizes, strict=True)):
-        if whole % (size if axis else max(size, _ROWS)):
-            number = jax.lax.broadcasted_iota(jnp.int32, tuple(block), axis)
-            fits = number + (starts[axis] if axis < len(starts) else 0) < whole
-            inside = fits if inside is None else inside & fits
-    return inside
+
+    function: Callable[..., Arrays]
+    operands: Blocks
+    results: Blocks
+    dtypes: Sequence[Any]
+    axes: tuple[str | None, ...]
+    tables: Blocks = ()
+    shared: Blocks = ()
+    shared_axes: tuple[str | None, ...] = ()
+    has_parts: bool = False
+    kept: int = 0
+    columns: int = 0
+
+    @property
+    def result_axes(self) -> tuple[str | None, ...]:
+        """Names of a result's axes."""
+        return (*self.axes[:2], *self.axes[2 + self.has_parts :])
+
+    @property
+    def input_axes(self) -> list[tuple[str | None, ...]]:
+        """Names of the axes of operands, tables and shared arrays."""
+        of_shared = [self.shared_axes] * len(self.shared)
+        return [*[self.axes] * len(self.operands), *[()] * len(self.tables), *of_shared]
+
+    def forward(self, inputs: Arrays, precision: Precision) -> list[jax.Array]:
+        """Returns the results, from operands, tables and shared arrays."""
+        count = len(self.results) - self.kept
+
+        def kernel(*refs: Any) -> None:
+            def of_rows(rows: Any, sums: Arrays) -> Arrays:
+                found = self.function(*self._load_inputs(refs, rows))
+                written = self.results[self.kept :]
+                _store(written, refs[-count:], found[-sum(map(len, written)) :], rows)
+                return sums
+
+            self._for_rows(inputs, of_rows, [])
+
+        shape = self._result_shape(inputs)
+        written = [jax.ShapeDtypeStruct(shape, dtype) for dtype in self.dtypes[self.kept :]]
+        found = self._call("forward", kernel, inputs, [], written, [], precision)
+        return [*inputs[: self.kept], *found]
+
+    def backward(self, inputs: Arrays, gradients: Arrays, precision: Precision) -> list[jax.Array]:
+        """Returns the gradients by operands, then by shared arrays those of each program."""
+        of_operands = sum(map(len, self.operands))
+
+        def kernel(*refs: Any) -> None:
+            refs_in, refs = refs[: len(inputs)], refs[len(inputs) :]
+            of_results, refs = refs[: len(gradients)], refs[len(gradients) :]
+            shared = _load(self.shared, refs_in[len(inputs) - len(self.shared) :])
+
+            def of_rows(rows: Any, sums: Arrays) -> Arrays:
+                _, pull_back = jax.vjp(self.function, *self._load_inputs(refs_in, rows))
+                found = pull_back(_load(self.results, of_results, rows))
+                _store(self.operands, refs[: len(self.operands)], found[:of_operands], rows)
+                return [x + y for x, y in zip(sums, found[len(found) - len(sums) :], strict=True)]
+
+            sums = self._for_rows(inputs, of_rows, [jnp.zeros_like(x) for x in shared])
+            _store(self.shared, refs[len(self.operands) :], sums, 0)
+
+        operands, shared = inputs[: len(self.operands)], inputs[len(inputs) - len(self.shared) :]
+        results = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in operands]
+        programs = len(operands[0]) // _ROWS
+        sums = [jax.ShapeDtypeStruct((programs, *x.shape), jnp.float32) for x in shared]
+        return self._call("backward", kernel, inputs, gradients, results, sums, precision)
+
+    def _load_inputs(self, refs: Sequence[Any], rows: Any) -> list[jax.Array]:
+        by_rows = [*self.operands, *self.tables]
+        shared = refs[len(by_rows) : len(by_rows) + len(self.shared)]
+        return [*_load(by_rows, refs[: len(by_rows)], rows), *_load(self.shared, shared)]
+
+    def _result_shape(self, inputs: Arrays) -> tuple[int, ...]:
+        rows, *rest = inputs[0].shape
+        return rows, *rest[self.has_parts :]
+
+    def _for_rows(self, inputs: Arrays, of_rows: Callable[..., Any], sums: Arrays) -> Any:
+        """Calls a function with some rows at a time, and with the sums that it returned before."""
+        *between, last = self._result_shape(inputs)[1:]
+        tile = _ELEMENTS // (math.prod(between) * (self.columns or last))
+        tile = max(1, min(_ROWS, tile))
+
+        def step(i: Any, sums: Arrays) -> Arrays:
+            return of_rows(pl.ds(i * tile, tile), sums)
+
+        return jax.lax.fori_loop(0, _ROWS // tile, step, sums)
+
+    def _call(
+        self,
+        name: str,
+        kernel: Callable[..., None],
+        inputs: Arrays,
+        gradients: Arrays,
+        results: Sequence[jax.ShapeDtypeStruct],
+        sums: Sequence[jax.ShapeDtypeStruct],
+        precision: Precision,
+    ) -> list[jax.Array]:
+        """Runs a program for each block of rows and columns."""
+
+        def of_program(array: Any) -> pl.BlockSpec:
+            rows, *between, last = array.shape
+            zeros = (0,) * len(between)
+            return pl.BlockSpec(
+                (_ROWS, *between, self.columns or last),
+                lambda row, column: (jax.lax.rem(row, rows // _ROWS), *zeros, column),
+            )
+
+        def whole(array: Any) -> pl.BlockSpec:
+            zeros = (0,) * len(array.shape)
+            return pl.BlockSpec(array.shape, lambda row, column: zeros)
+
+        def sum_of_program(array: Any) -> pl.BlockSpec:
+            zeros = (0,) * (len(array.shape) - 1)
+            return pl.BlockSpec((1, *array.shape[1:]), lambda row, column: (row, *zeros))
+
+        count = len(inputs) - len(self.shared)
+        rows, *_, last = self._result_shape(inputs)
+        call = pl.pallas_call(
+            kernel,
+            out_shape=[*results, *sums],
+            grid=(rows // _ROWS, last // (self.columns or last)),
+            in_specs=[
+                *map(of_program, inputs[:count]),
+                *map(whole, inputs[count:]),
+                *map(of_program, gradients),
+            ],
+            out_specs=[*map(of_program, results), *map(sum_of_program, sums)],
+            interpret=precision.platform != "gpu",
+            compiler_params=triton.CompilerParams(num_warps=4),
+            name=f"{self.function.__name__}_{name}",
+        )
+        return call(*inputs, *gradients)
 
 
-def _traced(index: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns an index whose integers have a shape, as the interpreter of jax 0.10 needs."""
-    return tuple(np.int32(x) if isinstance(x, int) else x for x in index)
+def _load(blocks: Blocks, refs: Sequence[Any], *rows: Any) -> list[jax.Array]:
+    """Returns all blocks of arrays as float32."""
+    pairs = zip(blocks, refs, strict=True)
+    return [ref[(*rows, *x)].astype(jnp.float32) for places, ref in pairs for x in places]
 
 
-def _load(ref: Any, *index: Any, mask: jax.Array | None) -> jax.Array:
-    """Returns a block as float32, 0 outside of the array."""
-    block = triton.load(ref.at[_traced(index)], mask=mask, other=None if mask is None else 0)
-    return block.astype(jnp.float32)
+def _store(blocks: Blocks, refs: Sequence[Any], values: Arrays, *rows: Any) -> None:
+    pairs = [(ref, x) for places, ref in zip(blocks, refs, strict=True) for x in places]
+    for (ref, place), value in zip(pairs, values, strict=True):
+        ref[(*rows, *place)] = value.astype(ref.dtype)
 
 
-def _round(arrays: Arrays, precision: Precision) -> Arrays:
-    """Returns rounded arrays as float32."""
-    return [precision.round(x).astype(jnp.float32) for x in arrays]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _compute(
+    of: _Pass, precision: Precision, constrain: ShardingConstraint, *inputs: jax.Array
+) -> list[jax.Array]:
+    """Returns the results of a pass on all devices; rows are the first two axes of operands."""
+    return _compute_forward(of, precision, constrain, *inputs)[0]
 
 
-def _store(ref: Any, *index: Any, value: jax.Array, mask: jax.Array | None) -> None:
-    triton.store(ref.at[_traced(index)], value.astype(ref.dtype), mask=mask)
+def _compute_forward(
+    of: _Pass, precision: Precision, constrain: ShardingConstraint, *inputs: jax.Array
+) -> tuple[list[jax.Array], tuple[jax.Array, ...]]:
+    def on_device(*inputs: jax.Array) -> list[jax.Array]:
+        found = of.forward(_join_rows(inputs, len(of.operands)), precision)
+        return [x.reshape(*inputs[0].shape[:2], *x.shape[1:]) for x in found]
+
+    results = [of.result_axes] * len(of.results)
+    return constrain.per_device(on_device, results, of.input_axes)(*inputs), inputs
 
 
-class _Norm:
-    """Norm of arrays together, over some axes that have `count` elements in all arrays."""
+def _compute_backward(
+    of: _Pass,
+    precision: Precision,
+    constrain: ShardingConstraint,
+    inputs: tuple[jax.Array, ...],
+    gradients: list[jax.Array],
+) -> tuple[jax.Array | None, ...]:
+    operands = len(of.operands)
 
-    def __init__(self, form: NormForm, axes: tuple[int, ...], count: int) -> None:
-        self._form, self._axes, self._count = form, axes, count
+    def on_device(*arrays: jax.Array) -> list[jax.Array]:
+        by_rows = _join_rows(arrays[: len(inputs)], operands)
+        of_results = _join_rows(arrays[len(inputs) :], len(gradients))
+        found = of.backward(by_rows, of_results, precision)
+        shapes = [x.shape for x in arrays[:operands]]
+        return [*map(jnp.reshape, found, shapes), *found[operands:]]
 
-    def _mean(self, arrays: Arrays) -> jax.Array:
-        sums = (x.sum(self._axes, keepdims=True) for x in arrays)
-        return functools.reduce(jnp.add, sums) * (1 / self._count)
-
-    def unit(self, arrays: Arrays, mask: jax.Array | None) -> tuple[Arrays, jax.Array]:
-        """Returns the normalized arrays, without a scale, and 1 / their deviation before."""
-        if self._form.centered:
-            mean = self._mean(arrays)
-            arrays = [x - mean if mask is None else jnp.where(mask, x - mean, 0) for x in arrays]
-        inverse = jax.lax.rsqrt(self._mean([x * x for x in arrays]) + self._form.epsilon)
-        return [x * inverse for x in arrays], inverse
-
-    def gradient(self, units: Arrays, inverse: jax.Array, gradients: Arrays) -> Arrays:
-        """Returns the gradients by the arguments of `unit`, from those by its results."""
-        along = self._mean([g * unit for g, unit in zip(gradients, units, strict=True)])
-        parts = [g - unit * along for g, unit in zip(gradients, units, strict=True)]
-        if self._form.centered:
-            mean = self._mean(gradients)
-            parts = [x - mean for x in parts]
-        return [x * inverse for x in parts]
+    of_all = [*of.input_axes, *[of.result_axes] * len(gradients)]
+    of_programs = [("batch", *of.shared_axes)] * len(of.shared)
+    run = constrain.per_device(on_device, [*[of.axes] * operands, *of_programs], of_all)
+    found = run(*inputs, *gradients)
+    of_tables = [None] * len(of.tables)
+    return (*found[:operands], *of_tables, *(x.sum(0) for x in found[operands:]))
 
 
-# Norm and rotation of queries and keys.
+_compute.defvjp(_compute_forward, _compute_backward)
 
-_OF_PRODUCT, _OF_HEADS = ("batch", None, None, "heads", None), ("batch", None, "heads", None)
+
+def _join_rows(arrays: Sequence[jax.Array], count: int) -> list[jax.Array]:
+    joined = (x.reshape(-1, *x.shape[2:]) for x in arrays[:count])
+    return [*joined, *arrays[count:]]
+
+
+def _fits(length: int, *sizes: int) -> bool:
+    """Whether Triton takes blocks of whole rows, of axes of some sizes, of texts of a length."""
+    return length % _ROWS == 0 and all(size == pl.next_power_of_2(size) for size in sizes)
 
 
 def split_heads(
-    y_BxLxCxHxK: jax.Array,
+    y_BxLxCxHxK: Any,
     parts: str,
     scales: Mapping[str, jax.Array],
     table_2xLxJ: Any,
@@ -140,192 +273,45 @@ def split_heads(
 
     Where devices share the heads of a norm over all heads, that function computes it.
     """
-    if constrain.shards("heads") > 1 and any(scale.ndim == 2 for scale in scales.values()):
+    _, L, C, H, K = y_BxLxCxHxK.shape
+    J, shards = K // 2, constrain.shards("heads")
+    over_all = any(scale.ndim == 2 for scale in scales.values())
+    if not _fits(L, H // shards, J) or (over_all and shards > 1):
         twin = between_products.split_heads
         return twin(y_BxLxCxHxK, parts, scales, table_2xLxJ, form, precision, constrain)
-    table_2xLxJ = jnp.asarray(table_2xLxJ)
-    return _split_heads(y_BxLxCxHxK, dict(scales), table_2xLxJ, parts, form, precision, constrain)
 
+    def heads(*blocks: jax.Array) -> Arrays:
+        """From halves of all parts, cosines and sines, and halves of scales."""
+        pairs = [list(blocks[i : i + 2]) for i in range(0, len(blocks), 2)]
+        cos, sin = (x[:, None] for x in pairs[C])
+        of_part = dict(zip(scales, pairs[C + 1 :], strict=True))
+        found: list[jax.Array] = []
+        for part, pair in zip(parts, pairs, strict=False):
+            if part in scales:
+                units = _units(pair, form, (1, 2) if over_all else (2,), H * K if over_all else K)
+                pair = [precision.round(x * y) for x, y in zip(units, of_part[part], strict=True)]
+            if part != "v":
+                first, second = (x.astype(jnp.float32) for x in pair)
+                pair = [first * cos - second * sin, second * cos + first * sin]
+            found += pair
+        return [precision.round(x).astype(jnp.float32) for x in found]
 
-class _Heads:
-    """Blocks of tokens of one row of the batch, read and written as two arrays of half heads."""
-
-    def __init__(self, shape: Sequence[int], form: NormForm, scales: Mapping[str, Any]) -> None:
-        self.batch, self.length, self.parts, self.heads, channels = shape
-        self.half = channels // 2
-        self.tokens, *rest = _block(self.length, self.heads, channels)
-        self.block = self.tokens, rest[0], pl.next_power_of_2(self.half)
-        over_all = any(scale.ndim == 2 for scale in scales.values())
-        count = self.heads * channels if over_all else channels
-        self.norm = _Norm(form, (1, 2) if over_all else (2,), count)
-        self.of_product = (self.batch, self.length, self.parts, self.heads, 2, self.half)
-        self.of_heads = (self.batch, self.length, self.heads, 2, self.half)
-
-    def mask(self, at: Any) -> jax.Array | None:
-        return _inside(self.block, (self.length, self.heads, self.half), at[1])
-
-    def _index(self, at: Any, half: int, *part: int) -> tuple[Any, ...]:
-        _, heads, channels = (pl.ds(0, size) for size in self.block)
-        return at[0], pl.ds(at[1], self.tokens), *part, heads, half, channels
-
-    def load(self, ref: Any, at: Any, *part: int) -> Arrays:
-        mask = self.mask(at)
-        return [_load(ref, *self._index(at, half, *part), mask=mask) for half in (0, 1)]
-
-    def store(self, ref: Any, at: Any, *part: int, values: Arrays) -> None:
-        for half, value in enumerate(values):
-            index = self._index(at, half, *part)
-            _store(ref, *index, value=value, mask=self.mask(at))
-
-    def table(self, ref: Any, at: Any) -> Arrays:
-        """Returns cosine and sine of the tokens, of shape Tx1xJ."""
-        block = self.tokens, self.block[2]
-        mask = _inside(block, (self.length, self.half), at[1])
-        slices = pl.ds(at[1], block[0]), pl.ds(0, block[1])
-        return [_load(ref, i, *slices, mask=mask)[:, None] for i in (0, 1)]
-
-    def scale(self, ref: Any) -> Arrays:
-        """Returns a scale, of shape 1xHxJ."""
-        mask = _inside(self.block[1:], (self.heads, self.half))
-        slices = [pl.ds(0, size) for size in self.block[1:]]
-        return [_load(ref, slices[0], half, slices[1], mask=mask)[None] for half in (0, 1)]
-
-    def halve_scales(self, scales: Mapping[str, jax.Array]) -> list[jax.Array]:
-        """Returns scales for all heads, of shape Hx2xJ."""
-        shape = self.heads, 2 * self.half
-        return [jnp.broadcast_to(x, shape).reshape(-1, 2, self.half) for x in scales.values()]
-
-
-def _rotate(halves: Arrays, cos: jax.Array, sin: jax.Array) -> Arrays:
-    first, second = halves
-    return [first * cos - second * sin, second * cos + first * sin]
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5, 6))
-def _split_heads(
-    y_BxLxCxHxK: jax.Array,
-    scales: dict[str, jax.Array],
-    table_2xLxJ: jax.Array,
-    parts: str,
-    form: NormForm,
-    precision: Precision,
-    constrain: ShardingConstraint,
-) -> list[jax.Array]:
-    def on_device(y_BxLxCxHxK: jax.Array, scales: Any, table_2xLxJ: jax.Array) -> Any:
-        of = _Heads(y_BxLxCxHxK.shape, form, scales)
-
-        def split_heads_forward(y_ref: Any, table_ref: Any, *refs: Any) -> None:
-            at = pl.program_id(0), pl.program_id(1) * of.tokens
-            scale_refs = dict(zip(scales, refs, strict=False))
-            rotation = of.table(table_ref, at)
-            for i, part in enumerate(parts):
-                halves = of.load(y_ref, at, i)
-                if part in scales:
-                    units, _ = of.norm.unit(halves, of.mask(at))
-                    scale = of.scale(scale_refs[part])
-                    products = [x * y for x, y in zip(units, scale, strict=True)]
-                    halves = _round(products, precision)
-                if part != "v":
-                    halves = _round(_rotate(halves, *rotation), precision)
-                of.store(refs[len(scales) + i], at, values=halves)
-
-        found = _call(
-            split_heads_forward,
-            [(of.of_heads, precision.stored_dtype)] * len(parts),
-            (of.batch, pl.cdiv(of.length, of.tokens)),
-            precision,
-            y_BxLxCxHxK.reshape(of.of_product),
-            table_2xLxJ,
-            *of.halve_scales(scales),
-        )
-        return [x.reshape(of.batch, of.length, of.heads, -1) for x in found]
-
-    run = constrain.per_device(on_device, [_OF_HEADS] * len(parts), (_OF_PRODUCT, (), ()))
-    return run(y_BxLxCxHxK, scales, table_2xLxJ)
-
-
-def _split_heads_forward(*arguments: Any) -> tuple[list[jax.Array], Any]:
-    return _split_heads(*arguments), arguments[:3]
-
-
-def _split_heads_backward(
-    parts: str,
-    form: NormForm,
-    precision: Precision,
-    constrain: ShardingConstraint,
-    saved: tuple[jax.Array, dict[str, jax.Array], jax.Array],
-    gradients: Arrays,
-) -> tuple[jax.Array, dict[str, jax.Array], None]:
-    def on_device(
-        y_BxLxCxHxK: jax.Array, scales: Any, table_2xLxJ: jax.Array, *gradients: jax.Array
-    ) -> Any:
-        of = _Heads(y_BxLxCxHxK.shape, form, scales)
-        rows = max(_ROWS, of.tokens)
-        programs = pl.cdiv(of.length, rows)
-
-        def split_heads_backward(y_ref: Any, table_ref: Any, *refs: Any) -> None:
-            row, program = pl.program_id(0), pl.program_id(1)
-            gradient_refs, refs = refs[: len(parts)], refs[len(parts) :]
-            scale_refs, dy_ref = dict(zip(scales, refs, strict=False)), refs[len(scales)]
-            loaded = {name: of.scale(ref) for name, ref in scale_refs.items()}
-
-            def of_step(step: Any, sums: dict[str, Any]) -> dict[str, Any]:
-                at, sums = (row, program * rows + step * of.tokens), dict(sums)
-                cos, sin = of.table(table_ref, at)
-                for i, part in enumerate(parts):
-                    found = of.load(gradient_refs[i], at)
-                    if part != "v":
-                        found = _round(_rotate(found, cos, -sin), precision)
-                    if part in scales:
-                        units, inverse = of.norm.unit(of.load(y_ref, at, i), of.mask(at))
-                        products = [x * y for x, y in zip(found, units, strict=True)]
-                        sums[part] = [
-                            x + y.sum(0) for x, y in zip(sums[part], products, strict=True)
-                        ]
-                        found = [x * y for x, y in zip(found, loaded[part], strict=True)]
-                        found = _round(of.norm.gradient(units, inverse, found), precision)
-                    of.store(dy_ref, at, i, values=found)
-                return sums
-
-            zeros = {name: [jnp.zeros(of.block[1:], jnp.float32)] * 2 for name in scales}
-            sums = jax.lax.fori_loop(0, rows // of.tokens, of_step, zeros)
-            mask = _inside(of.block[1:], (of.heads, of.half))
-            for name, ref in zip(scales, refs[len(scales) + 1 :], strict=True):
-                for half, value in enumerate(sums[name]):
-                    heads, channels = (pl.ds(0, size) for size in of.block[1:])
-                    index = row, program, heads, half, channels
-                    _store(ref, *index, value=value, mask=mask)
-
-        of_sums = (of.batch, programs, of.heads, 2, of.half)
-        dy, *sums = _call(
-            split_heads_backward,
-            [(of.of_product, y_BxLxCxHxK.dtype)] + [(of_sums, jnp.float32)] * len(scales),
-            (of.batch, programs),
-            precision,
-            y_BxLxCxHxK.reshape(of.of_product),
-            table_2xLxJ,
-            *(x.reshape(of.of_heads) for x in gradients),
-            *of.halve_scales(scales),
-        )
-        sums = (x.reshape(of.batch, programs, of.heads, -1) for x in sums)
-        return [dy.reshape(y_BxLxCxHxK.shape), *sums]
-
-    of_results = [_OF_PRODUCT] + [_OF_HEADS] * len(saved[1])
-    of_arguments = (_OF_PRODUCT, (), (), *[_OF_HEADS] * len(parts))
-    dy_BxLxCxHxK, *sums = constrain.per_device(on_device, of_results, of_arguments)(
-        *saved, *gradients
+    halves = [(_ALL, half) for half in (0, 1)]
+    of = _Pass(
+        heads,
+        operands=[[(part, *x) for part in range(C) for x in halves]],
+        results=[halves] * C,
+        dtypes=[precision.stored_dtype] * C,
+        tables=[[(half,) for half in (0, 1)]],
+        shared=[halves] * len(scales),
+        axes=("batch", None, None, "heads", None, None),
+        shared_axes=("heads", None, None),
+        has_parts=True,
     )
-    scales = zip(saved[1].items(), sums, strict=True)
-    dscales = {name: x.sum(tuple(range(4 - scale.ndim))) for (name, scale), x in scales}
-    return dy_BxLxCxHxK, dscales, None
-
-
-_split_heads.defvjp(_split_heads_forward, _split_heads_backward)
-
-
-# Addition to the residual stream, and the norm that follows.
-
-_OF_STREAM = ("batch", None, None)
+    inputs = [y_BxLxCxHxK.reshape(-1, L, C, H, 2, J), jnp.asarray(table_2xLxJ).swapaxes(0, 1)]
+    inputs += [jnp.broadcast_to(x, (H, K)).reshape(H, 2, J) for x in scales.values()]
+    found = cast(list[jax.Array], _compute(of, precision, constrain, *inputs))
+    return [x.reshape(-1, L, H, K) for x in found]
 
 
 def add_and_normalize(
@@ -337,210 +323,79 @@ def add_and_normalize(
     constrain: ShardingConstraint,
 ) -> tuple[jax.Array, jax.Array]:
     """Returns what `between_products.add_and_normalize` returns, the norm rounded."""
-    return _add_and_normalize(x_BxLxD, added_BxLxD, scale_D, form, precision, constrain)
+    _, L, D = x_BxLxD.shape
+    if not _fits(L, D):
+        twin = between_products.add_and_normalize
+        return twin(x_BxLxD, added_BxLxD, scale_D, form, precision, constrain)
 
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
-def _add_and_normalize(
-    x_BxLxD: jax.Array,
-    added_BxLxD: jax.Array | None,
-    scale_D: jax.Array,
-    form: NormForm,
-    precision: Precision,
-    constrain: ShardingConstraint,
-) -> tuple[jax.Array, jax.Array]:
-    def on_device(scale_D: jax.Array, *terms: jax.Array) -> Any:
-        batch, length, width = terms[0].shape
-        sizes = batch * length, width
-        block, norm = _block(*sizes), _Norm(form, (1,), width)
-
-        def add_and_normalize_forward(scale_ref: Any, *refs: Any) -> None:
-            start = pl.program_id(0) * block[0]
-            index, mask = (pl.ds(start, block[0]), pl.ds(0, block[1])), _inside(block, sizes, start)
-            x = functools.reduce(
-                jnp.add, (_load(ref, *index, mask=mask) for ref in refs[: len(terms)])
-            )
-            (unit,), _ = norm.unit([x], mask)
-            scale = _load(scale_ref, index[1], mask=_inside(block[1:], sizes[1:]))
-            _store(refs[-1], *index, value=precision.round(unit * scale), mask=mask)
-            if len(terms) > 1:
-                _store(refs[-2], *index, value=x, mask=mask)
-
-        found = _call(
-            add_and_normalize_forward,
-            [(sizes, terms[0].dtype)] * (len(terms) - 1) + [(sizes, precision.stored_dtype)],
-            (pl.cdiv(sizes[0], block[0]),),
-            precision,
-            scale_D,
-            *(x.reshape(sizes) for x in terms),
-        )
-        return [x.reshape(batch, length, width) for x in found]
+    def norm(*blocks: jax.Array) -> Arrays:
+        *terms, scale = blocks
+        x = functools.reduce(jnp.add, terms).astype(x_BxLxD.dtype).astype(jnp.float32)
+        (unit,) = _units([x], form, (1,), D)
+        return [x, precision.round(unit * scale).astype(jnp.float32)]
 
     terms = [x_BxLxD] if added_BxLxD is None else [x_BxLxD, added_BxLxD]
-    of_all = [_OF_STREAM] * len(terms)
-    *sums, normed_BxLxD = constrain.per_device(on_device, of_all, ((), *of_all))(scale_D, *terms)
-    return (sums or [x_BxLxD])[0], normed_BxLxD
+    of = _Pass(
+        norm,
+        operands=[[()]] * len(terms),
+        results=[[()]] * 2,
+        dtypes=[x_BxLxD.dtype, precision.stored_dtype],
+        shared=[[(_ALL,)]],
+        axes=("batch", None, None),
+        shared_axes=(None,),
+        kept=int(added_BxLxD is None),
+    )
+    found = cast(list[jax.Array], _compute(of, precision, constrain, *terms, scale_D))
+    x_BxLxD, normed_BxLxD = found
+    return x_BxLxD, normed_BxLxD
 
 
-def _add_and_normalize_forward(
-    x_BxLxD: jax.Array, added_BxLxD: jax.Array | None, scale_D: jax.Array, *rest: Any
-) -> tuple[tuple[jax.Array, jax.Array], Any]:
-    found: Any = _add_and_normalize(x_BxLxD, added_BxLxD, scale_D, *rest)
-    like_added = None if added_BxLxD is None else jnp.zeros((), added_BxLxD.dtype)
-    return found, (found[0], scale_D, like_added)
-
-
-def _add_and_normalize_backward(
-    form: NormForm,
-    precision: Precision,
-    constrain: ShardingConstraint,
-    saved: tuple[jax.Array, jax.Array, jax.Array | None],
-    gradients: tuple[jax.Array, jax.Array],
-) -> tuple[jax.Array, jax.Array | None, jax.Array]:
-    x_BxLxD, scale_D, like_added = saved
-
-    def on_device(scale_D: jax.Array, *arrays: jax.Array) -> Any:
-        batch, length, width = arrays[0].shape
-        sizes = batch * length, width
-        block, norm = _block(*sizes), _Norm(form, (1,), width)
-        rows = max(_ROWS, block[0])
-        programs = pl.cdiv(sizes[0], rows)
-
-        def add_and_normalize_backward(
-            scale_ref: Any, x_ref: Any, dx_ref: Any, dnormed_ref: Any, sums_ref: Any, *refs: Any
-        ) -> None:
-            program, columns = pl.program_id(0), pl.ds(0, block[1])
-            inside = _inside(block[1:], sizes[1:])
-            scale = _load(scale_ref, columns, mask=inside)
-
-            def of_step(step: Any, sums: jax.Array) -> jax.Array:
-                start = program * rows + step * block[0]
-                mask = _inside(block, sizes, start)
-                x, dx, dnormed = (
-                    _load(ref, pl.ds(start, block[0]), columns, mask=mask)
-                    for ref in (x_ref, dx_ref, dnormed_ref)
-                )
-                units, inverse = norm.unit([x], mask)
-                (found,) = norm.gradient(units, inverse, [dnormed * scale])
-                for ref in refs:
-                    _store(ref, pl.ds(start, block[0]), columns, value=dx + found, mask=mask)
-                return sums + (dnormed * units[0]).sum(0)
-
-            zeros = jnp.zeros(block[1:], jnp.float32)
-            sums = jax.lax.fori_loop(0, rows // block[0], of_step, zeros)
-            _store(sums_ref, program, columns, value=sums, mask=inside)
-
-        types = [arrays[0].dtype] + ([] if like_added is None else [like_added.dtype])
-        sums, *found = _call(
-            add_and_normalize_backward,
-            [((programs, width), jnp.float32), *((sizes, dtype) for dtype in types)],
-            (programs,),
-            precision,
-            scale_D,
-            *(x.reshape(sizes) for x in arrays),
-        )
-        return [sums, *(x.reshape(batch, length, width) for x in found)]
-
-    terms = [_OF_STREAM] * (1 if like_added is None else 2)
-    of_results = [("batch", None), *terms]
-    run = constrain.per_device(on_device, of_results, ((), *[_OF_STREAM] * 3))
-    sums, dx_BxLxD, *dadded = run(scale_D, x_BxLxD, *gradients)
-    return dx_BxLxD, dadded[0] if dadded else None, sums.sum(0)
-
-
-_add_and_normalize.defvjp(_add_and_normalize_forward, _add_and_normalize_backward)
-
-
-# GELU and SwiGLU.
-
-_OF_HIDDEN, _OF_ACTIVE = ("batch", None, None, "mlp"), ("batch", None, "mlp")
-_COLUMNS = 1024  # of a block, at most
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def activate(
-    h_BxLxCxF: jax.Array, precision: Precision, constrain: ShardingConstraint
-) -> jax.Array:
+def activate(h_BxLxCxF: Any, precision: Precision, constrain: ShardingConstraint) -> jax.Array:
     """Returns what `between_products.activate` returns, rounded."""
+    _, L, _, F = h_BxLxCxF.shape
+    F //= constrain.shards("mlp")
+    columns = min(F & -F, _COLUMNS)  # F & -F is the largest power of 2 that divides F
+    if not _fits(L) or columns < _ROWS:
+        return between_products.activate(h_BxLxCxF, precision, constrain)
 
-    def activate_forward(h: Arrays) -> Arrays:
-        first, *rest = h
-        return [rest[0] * _silu(first)[0]] if rest else [first * _normal(first)[0]]
+    def activation(first: jax.Array, *rest: jax.Array) -> Arrays:
+        return [rest[0] * jax.nn.silu(first) if rest else _gelu(first)]
 
-    def on_device(h_BxLxCxF: jax.Array) -> jax.Array:
-        return _by_rows(activate_forward, [h_BxLxCxF], 1, precision).squeeze(-2)
-
-    return constrain.per_device(on_device, _OF_ACTIVE, [_OF_HIDDEN])(h_BxLxCxF)
-
-
-def _activate_forward(
-    h_BxLxCxF: jax.Array, precision: Precision, constrain: ShardingConstraint
-) -> tuple[jax.Array, jax.Array]:
-    return activate(h_BxLxCxF, precision, constrain), h_BxLxCxF
-
-
-def _activate_backward(
-    precision: Precision,
-    constrain: ShardingConstraint,
-    h_BxLxCxF: jax.Array,
-    gradient_BxLxF: jax.Array,
-) -> tuple[jax.Array]:
-    def activate_backward(arrays: Arrays) -> Arrays:
-        first, *rest, gradient = arrays
-        if not rest:
-            below, density = _normal(first)
-            return [gradient * (below + first * density)]
-        silu, slope = _silu(first)
-        return [gradient * rest[0] * slope, gradient * silu]
-
-    def on_device(h_BxLxCxF: jax.Array, gradient_BxLxF: jax.Array) -> jax.Array:
-        arrays = [h_BxLxCxF, gradient_BxLxF[:, :, None]]
-        found = _by_rows(activate_backward, arrays, h_BxLxCxF.shape[2], precision)
-        return found.astype(h_BxLxCxF.dtype)
-
-    run = constrain.per_device(on_device, _OF_HIDDEN, [_OF_HIDDEN, _OF_ACTIVE])
-    return (run(h_BxLxCxF, gradient_BxLxF),)
+    of = _Pass(
+        activation,
+        operands=[[(part, _ALL) for part in range(h_BxLxCxF.shape[2])]],
+        results=[[()]],
+        dtypes=[precision.stored_dtype],
+        axes=("batch", None, None, "mlp"),
+        has_parts=True,
+        columns=columns,
+    )
+    return cast(list[jax.Array], _compute(of, precision, constrain, h_BxLxCxF))[0]
 
 
-activate.defvjp(_activate_forward, _activate_backward)
+def _units(arrays: Arrays, form: NormForm, axes: tuple[int, ...], count: int) -> list[jax.Array]:
+    """Returns arrays normalized together over some axes, of `count` elements in all arrays."""
+
+    def mean(arrays: Arrays) -> jax.Array:
+        sums = (x.sum(axes, keepdims=True) for x in arrays)
+        return functools.reduce(jnp.add, sums) * (1 / count)
+
+    if form.centered:
+        middle = mean(arrays)
+        arrays = [x - middle for x in arrays]
+    inverse = jax.lax.rsqrt(mean([x * x for x in arrays]) + form.epsilon)
+    return [x * inverse for x in arrays]
 
 
-def _by_rows(
-    function: Callable[[Arrays], Arrays],
-    arrays: Sequence[jax.Array],
-    count: int,
-    precision: Precision,
-) -> jax.Array:
-    """Returns a function of all parts, axis C, of BxLxCxF arrays, as its `count` parts, rounded."""
-    *rows, _, width = arrays[0].shape
-    arrays = [x.reshape(-1, *x.shape[-2:]) for x in arrays]
-    sizes = len(arrays[0]), width
-    columns = min(_COLUMNS, pl.next_power_of_2(width))
-    block = _block(sizes[0], columns)
-
-    def kernel(*refs: Any) -> None:
-        starts = [pl.program_id(i) * size for i, size in enumerate(block)]
-        rows, columns = (pl.ds(x, size) for x, size in zip(starts, block, strict=True))
-        mask = _inside(block, sizes, *starts)
-        loaded = [
-            _load(ref, rows, part, columns, mask=mask)
-            for ref in refs[:-1]
-            for part in range(ref.shape[1])
-        ]
-        for part, value in enumerate(_round(function(loaded), precision)):
-            _store(refs[-1], rows, part, columns, value=value, mask=mask)
-
-    kernel.__name__ = function.__name__
-    grid = tuple(map(pl.cdiv, sizes, block))
-    shape = (sizes[0], count, width)
-    (found,) = _call(kernel, [(shape, precision.stored_dtype)], grid, precision, *arrays)
-    return found.reshape(*rows, count, width)
+@jax.custom_jvp
+def _gelu(x: jax.Array) -> jax.Array:
+    return x * _normal(x)[0]
 
 
-def _silu(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns x times its logistic function, and the derivative."""
-    logistic = 1 / (1 + jnp.exp(-x))
-    return x * logistic, logistic * (1 + x * (1 - logistic))
+@_gelu.defjvp
+def _gelu_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    below, density = _normal(primals[0])
+    return primals[0] * below, tangents[0] * (below + primals[0] * density)
 
 
 def _normal(x: jax.Array) -> tuple[jax.Array, jax.Array]:

