@@ -41,14 +41,15 @@ def get_config() -> ConfigDict:
     config.model.layer_loop = "unroll"
 
     config.data.path = "runs/data/builtin-1024"
-    config.data.builtin_megabytes = 65.0  # enough for 16x
+    config.data.builtin_megabytes = 33.0  # enough for 8x
+    config.data.repeat = True  # beyond 8x
 
     config.schedule.kind = "inverse_sqrt"
     config.schedule.peak = 1e-2
     config.schedule.alpha = 800.0
     config.schedule.warmup = "160 steps"
 
-    config.eval.every = "0.5x"
+    config.eval.every = "1x"
     config.eval.tokens = 32_768
     config.eval.batch_size = 64
     config.checkpoint.every = "1x"

@@ -94,8 +94,8 @@ class SentencePieceVocabulary(Vocabulary):
         """Whether the ids of a text are those of its stretches, one after another.
 
         They are if the model joins pairs to pieces of which none has a space after another
-        character, and if its normalizer changes no space. Without pieces for bytes, it would write
-        one unknown id for a run of characters that it lacks.
+        character, and if its normalizer changes no space. A model without pieces for bytes writes
+        one unknown id for a run of characters that it lacks, which may have a space in it.
         """
         trainer, normalizer = self._settings.trainer_spec, self._settings.normalizer_spec
         return (
