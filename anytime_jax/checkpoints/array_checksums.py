@@ -35,8 +35,8 @@ def checksums(tree: Any) -> dict[str, str]:
 def checksums_and_nonfinite(tree: Any) -> tuple[dict[str, str], list[str]]:
     """Returns `checksums(tree)` and the names of arrays that contain a NaN or an infinity."""
     flat = flatten_by_name(tree)
-    inspected = jax.device_get(_inspect(list(flat.values()))) if flat else []
-    sums = dict(zip(flat, inspected, strict=True))
+    # One array after the other: a program for all would hold the factors of all in memory on a CPU.
+    sums = {name: jax.device_get(_inspect(x)) for name, x in flat.items()}
     texts = {name: format_checksum(x.dtype, x.shape, sums[name][0]) for name, x in flat.items()}
     return texts, [name for name in flat if not sums[name][1]]
 
@@ -47,8 +47,8 @@ def format_checksum(dtype: Any, shape: Sequence[int], total: int) -> str:
 
 
 @jax.jit
-def _inspect(arrays: list[jax.Array]) -> list[tuple[jax.Array, jax.Array]]:
-    return [(sum_words(x), jnp.all(jnp.isfinite(x))) for x in arrays]
+def _inspect(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return sum_words(x), jnp.all(jnp.isfinite(x))
 
 
 def sum_words(x: jax.Array) -> jax.Array:

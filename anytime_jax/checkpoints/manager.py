@@ -15,6 +15,7 @@ last file that Orbax writes completes a checkpoint.
 import contextlib
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -88,10 +89,17 @@ class CheckpointManager:
             enable_async_checkpointing=True,
             async_options=ocp.AsyncOptions(timeout_secs=_TIMEOUT_SECONDS),
         )
-        names = (*checkpoint_reader.ARRAY_ITEMS, "meta")
         try:
             self._check_marks()
-            self._manager = _OrbaxManager(str(self._directory), item_names=names, options=options)
+            self._manager = _OrbaxManager(
+                str(self._directory),
+                item_names=("meta",),
+                item_handlers={
+                    item: ocp.PyTreeCheckpointHandler(handler_impl=_ArrayWriter())
+                    for item in checkpoint_reader.ARRAY_ITEMS
+                },
+                options=options,
+            )
         except (RecursionError, InputError) as error:  # Orbax ignores other damage to these files
             raise RunError(
                 f"a {checkpoint_listing.COMPLETE_MARK} in {self._directory} is damaged ({error}): "
@@ -255,6 +263,22 @@ class _OrbaxManager(ocp.CheckpointManager):
     def reached_preemption(self, step: int) -> bool:
         del step
         return False
+
+
+class _ArrayWriter(ocp.BasePyTreeCheckpointHandler):
+    """Writer of an item: a sixteenth of the item at a time, or the largest array if that is more.
+
+    Orbax's default of 96 GB would hold a second, compressed copy of most states in memory.
+    """
+
+    async def async_save(self, directory: Any, args: Any) -> Any:
+        """Copies the arrays of `args.item` to host memory; returns futures of the writes."""
+        arrays = jax.tree.leaves(args.item)
+        largest = max(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in arrays)
+        share = sum(x.nbytes for x in arrays) // jax.process_count() // 16
+        # Orbax admits less than the limit.
+        limited = ocp.BasePyTreeCheckpointHandler(save_concurrent_bytes=max(largest, share) + 1)
+        return await limited.async_save(directory, args)
 
 
 @dataclasses.dataclass

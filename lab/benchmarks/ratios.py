@@ -31,8 +31,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from anytime_jax import schedules
-from anytime_jax.checkpoints.manager import CheckpointManager
-from anytime_jax.checkpoints.retention import retention_policy
 from anytime_jax.commands.argument_parser import positive_int
 from anytime_jax.corpus.builtin_source import BuiltinSource
 from anytime_jax.corpus.preparation import prepare
@@ -221,14 +219,14 @@ def _save_timer(scratch: Path) -> Timer:
     config = harness.load_config("small", model=shape)
     program = step.make_program(config, sharding.make_mesh(config.mesh))
     state = checkpoint.add_noise(program.init())
-    manager = CheckpointManager(scratch / "saves", retention_policy(config))
+    start_save, wait, _ = checkpoint.open_manager(str(scratch / "saves"), config)
     numbers = itertools.count(1)
 
     def save() -> float:
         numbered = state._replace(step=jnp.full_like(state.step, next(numbers)))
         start = time.perf_counter()
-        manager.save(numbered, checkpoint.EMPTY_META)
-        manager.wait()
+        start_save(numbered)
+        wait()
         return time.perf_counter() - start
 
     return save

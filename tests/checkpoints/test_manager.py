@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 import pytest
 import small_run
 from forked_starts import environment
@@ -63,6 +64,23 @@ def assert_placed(state, like):
     for leaf, expected in zip(jax.tree.leaves(state), jax.tree.leaves(like), strict=True):
         assert leaf.sharding.is_equivalent_to(expected.sharding, leaf.ndim)
         assert leaf.dtype == expected.dtype
+
+
+def test_save_writes_a_part_of_an_item_at_a_time(tmp_path, monkeypatch):
+    """What is written at once is in memory a second time."""
+    limits, init = [], ocp.BasePyTreeCheckpointHandler.__init__
+
+    def record(handler, save_concurrent_bytes=None, **options):
+        limits.append(save_concurrent_bytes)
+        init(handler, save_concurrent_bytes=save_concurrent_bytes, **options)
+
+    checkpoints = CheckpointManager(tmp_path, latest(1))
+    monkeypatch.setattr(ocp.BasePyTreeCheckpointHandler, "__init__", record)
+    params = {str(i): jnp.ones((8, 16)) for i in range(64)} | {"large": jnp.ones((1_000, 4))}
+    optimizer = averaging.average_params([6.25])
+    checkpoints.save(TrainState(jnp.asarray(1), params, optimizer.init(params)), META)
+    checkpoints.close()
+    assert limits[0] == 16_001  # of Orbax's own handlers; the large array is more than a sixteenth
 
 
 def small_state(step, seed=0):
