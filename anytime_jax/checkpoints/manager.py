@@ -30,7 +30,7 @@ from anytime_jax.checkpoints import checkpoint_listing, checkpoint_reader
 from anytime_jax.checkpoints.array_checksums import checksums_and_nonfinite
 from anytime_jax.checkpoints.retention import RetentionPolicy, checkpoint_bytes
 from anytime_jax.checkpoints.tree_names import flatten_by_name, is_stacked, unflatten_by_name
-from anytime_jax.distributed import lost_process_exit, processes
+from anytime_jax.distributed import jax_settings, lost_process_exit, processes
 from anytime_jax.errors import BucketError, InputError, RunError
 from anytime_jax.storage.failures import is_temporary, shorten_error
 from anytime_jax.storage.files import (
@@ -154,6 +154,7 @@ class CheckpointManager:
                     raise RunError(
                         f"the disk is full: a checkpoint needs {needed:,} bytes, {free:,} are free"
                     )
+            jax_settings.return_freed_memory()
             args = ocp.args.Composite(**arrays, meta=ocp.args.JsonSave(meta.to_json()))
             self._manager.save(step, args=args, force=True)
 

@@ -44,7 +44,7 @@ def configure() -> None:
     if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
         # Programs that run concurrently starve each other's collectives of the few real cores.
         jax.config.update("jax_cpu_enable_async_dispatch", False)
-    if sys.platform == "linux" and not any(any(Path("/dev").glob(x)) for x in _ACCELERATORS):
+    if not any(any(Path("/dev").glob(x)) for x in _ACCELERATORS):
         _keep_freed_memory()
 
 
@@ -74,9 +74,21 @@ def _keep_freed_memory() -> None:
     returns such large blocks to the kernel each time, which must clear them again: 2 of 5 CPU
     seconds of a small model's update. Memory in one arena shared by all threads is kept.
     """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except AttributeError:  # the system has no glibc
-        return
-    for option, value in ((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**31 - 1)):
-        mallopt(option, value)
+    if mallopt := _find_glibc("mallopt"):
+        for option, value in ((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**31 - 1)):
+            mallopt(option, value)
+
+
+def return_freed_memory() -> None:
+    """Makes glibc return to the system all memory that is free now.
+
+    A save needs blocks of other sizes than an update. Without this, what is free between them
+    would add to the memory of the process.
+    """
+    if malloc_trim := _find_glibc("malloc_trim"):
+        malloc_trim(0)
+
+
+def _find_glibc(name: str) -> Any:
+    """Returns a function of glibc, or None on a system without it."""
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
