@@ -15,7 +15,7 @@ DEFAULT := -n 2 --dist loadfile -m "not slow and not oracle"
 # glibc: back large arrays with huge pages. On a CPU an update of benchmarks/small.py takes 62 ms, not 83.
 HUGE_PAGES := GLIBC_TUNABLES=glibc.malloc.hugetlb=1
 
-.PHONY: quickstart test test-lab test-all test-faults test-py312 test-compilers lint lint-style lint-types lint-scripts lint-layers format golden docs compilers dist constraints clean help
+.PHONY: quickstart test test-lab test-all test-faults test-py312 bench test-compilers lint lint-style lint-types lint-scripts lint-layers format golden docs compilers dist constraints clean help
 
 help:  ## Show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -40,6 +40,9 @@ test-faults: $(VENV)/.installed-dev $(VENV312)/.installed-dev  ## Make 1,000 ran
 test-py312: $(VENV312)/.installed-dev  ## Run the default tests of both on Python 3.12 with jax 0.11
 	$(VENV312)/bin/python -m pytest $(DEFAULT)
 	cd lab && $(abspath $(VENV312))/bin/python -m pytest $(DEFAULT)
+
+bench: $(VENV)/.installed-dev  ## Time this tree's parts in units of a matrix product, beside the last accepted times
+	$(HUGE_PAGES) $(BIN)/python -m lab.benchmarks.ratios $(OPTIONS)
 
 test-compilers: compilers $(VENV)/.installed-dev  ## Compile updates for absent devices, and hold their costs to those recorded
 	$(BIN)/python -m benchmarks.program_costs

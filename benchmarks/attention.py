@@ -6,7 +6,8 @@
 Queries, keys and values are random and bfloat16. The errors are of the result and of its gradients,
 ||x - reference|| / ||reference||, where the reference is the plain path in float32. The time is of
 the result and the gradients together. "documents" are texts of random lengths, which attention
-keeps apart; "4 heads share keys" is grouped-query attention.
+keeps apart; "4 heads share keys" is grouped-query attention. On a GPU, the row is printed with
+which `anytime_jax.models.attention.GPU_TIMES` tells "auto" what to take on GPUs of its generation.
 """
 
 import argparse
@@ -22,8 +23,10 @@ import numpy as np
 from anytime_jax.distributed.jax_settings import configure
 from anytime_jax.models.attention import (
     Documents,
+    GpuTimes,
     causal_attention,
     find_documents,
+    generation,
     plain_attention,
 )
 from anytime_jax.models.mixed_einsum import Precision
@@ -75,6 +78,12 @@ def _measure(options: argparse.Namespace) -> record.Result:
         {"what": name, **harness.milliseconds(seconds[name]), **errors}
         for name, errors in rows.items()
     ]
+    if platform == "gpu":
+        device = jax.devices()[0]
+        times = {
+            x: round(harness.milliseconds(seconds[x])["median_ms"], 3) for x in options.attention
+        }
+        print(GpuTimes(device.device_kind, generation(device), times))
     return record.Result("Attention and its gradients", table, {"seconds": seconds})
 
 

@@ -48,6 +48,16 @@ from anytime_jax.training import step
 from benchmarks import harness, record
 
 _PLAIN = "--plain"
+_EMPTY_META = Meta(
+    config={},
+    origin={},
+    fingerprint="",
+    stages=(),
+    vocabulary="",
+    microbatches=1,
+    version=__version__,
+    jax=jax.__version__,
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -72,9 +82,9 @@ def _measure(options: argparse.Namespace) -> record.Result:
         )
     config = harness.load_config("small", model=model)
     program = step.make_program(config, sharding.make_mesh(config.mesh))
-    state = jax.block_until_ready(_add_noise(program.init()))
+    state = jax.block_until_ready(add_noise(program.init()))
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
-    seconds = time_saves(config, state, options.rounds, options.scratch)
+    seconds = _time_saves(config, state, options.rounds, options.scratch)
     rows = [
         {
             "what": operation,
@@ -89,7 +99,7 @@ def _measure(options: argparse.Namespace) -> record.Result:
     return record.Result(f"Saving {size / 1e6:,.0f} MB of arrays", rows, details)
 
 
-def time_saves(
+def _time_saves(
     config: Config, state: TrainState, rounds: int, scratch: Path | None = None
 ) -> dict[str, list[float]]:
     """Returns the seconds of each operation of `rounds` saves, after a first save that compiles."""
@@ -116,7 +126,7 @@ def _scratch_directory(parent: Path | None) -> Iterator[str]:
             shutil.rmtree(directory)
 
 
-def _add_noise(state: TrainState) -> TrainState:
+def add_noise(state: TrainState) -> TrainState:
     noise = np.random.default_rng(0)
 
     def fill(leaf: jax.Array) -> jax.Array:
@@ -134,23 +144,10 @@ def _time_save(manager: CheckpointManager, state: TrainState) -> Iterator[tuple[
     yield "copy in host memory", copy
     yield "checksums alone", harness.seconds_per_call(lambda: checksums_and_nonfinite(state))
     start = time.perf_counter()
-    manager.save(state, _empty_meta())
+    manager.save(state, _EMPTY_META)
     yield "save returns", time.perf_counter() - start
     manager.wait()
     yield "on disk", time.perf_counter() - start
-
-
-def _empty_meta() -> Meta:
-    return Meta(
-        config={},
-        origin={},
-        fingerprint="",
-        stages=(),
-        vocabulary="",
-        microbatches=1,
-        version=__version__,
-        jax=jax.__version__,
-    )
 
 
 def _measure_memory(config: Config, options: argparse.Namespace) -> record.Result:
@@ -172,7 +169,9 @@ def _measure_memory(config: Config, options: argparse.Namespace) -> record.Resul
 
     rows: list[dict[str, Any]] = []
     with _scratch_directory(options.scratch) as directory, _Memory() as memory:
-        save, wait, close = _open_plain(directory) if options.plain else _open(directory, config)
+        save, wait, close = (
+            _open_plain(directory) if options.plain else open_manager(directory, config)
+        )
         for _ in range(5):  # the first compiles
             update()
         memory.reset_peaks()
@@ -203,11 +202,10 @@ def _measure_memory(config: Config, options: argparse.Namespace) -> record.Resul
 _Manager = tuple[Callable[[TrainState], Any], Callable[[], Any], Callable[[], Any]]
 
 
-def _open(directory: str, config: Config) -> _Manager:
+def open_manager(directory: str, config: Config) -> _Manager:
     """Returns functions of the trainer's manager that save, wait and close."""
     manager = CheckpointManager(directory, retention_policy(config))
-    meta = _empty_meta()
-    return lambda state: manager.save(state, meta), manager.wait, manager.close
+    return lambda state: manager.save(state, _EMPTY_META), manager.wait, manager.close
 
 
 def _open_plain(directory: str) -> _Manager:

@@ -36,11 +36,11 @@ def get_config(dataset: str = "") -> ConfigDict:
     config.name = info.path.name
     config.data.path = dataset
     config.data.builtin_megabytes = 0.0
-    config.data.repeat = True
     config.model.length = _LENGTH
     config.model.vocab_size = info.vocab_size
     config.model.embedding_rows = info.vocab_size
     config.batch_size = update_tokens // _LENGTH
+    config.eval.every = "0.5x"  # to see early that repeated text no longer helps
     config.eval.batch_size = 2 * config.batch_size
     if info.splits["validation"].tokens < 2 * config.eval.tokens:
         config.eval.tokens = "all"

@@ -8,6 +8,7 @@ from anytime_jax.checks import (
     conform_to_types,
     is_number,
     require,
+    require_choice,
     require_count,
     require_not_negative,
     require_positive,
@@ -18,6 +19,7 @@ from anytime_jax.errors import InputError
 
 Dtype = Literal["bfloat16", "float32"]
 Attention = Literal["auto", "plain", "blocks", "xla", "cudnn", "splash"]
+KERNELS = ("heads", "norms", "activation")
 LayerLoop = Literal["scan", "unroll"]
 Remat = Literal["none", "products", "full"]
 Parametrization = Literal["standard", "mup"]
@@ -57,13 +59,21 @@ class ModelConfig:
       norm_epsilon: added to the variance in every norm.
       z_loss: weight of the squared logarithm of the softmax's denominator in the gradient; it keeps
         logits small. Losses are reported without it.
-      dtype: type of operands and results of matrix products; their sums and all else are float32.
+      dtype: type of operands and results of matrix products; their sums are float32, as is all else
+        but what `residual_dtype` says.
+      residual_dtype: type of the residual stream. "bfloat16" moves half of its bytes, and rounds
+        every addition to 8 bits.
       attention: implementation: "auto", the fastest known for the device; "plain" einsum and
         softmax; "blocks", the same without most of what is masked; "xla" or "cudnn"
         (`jax.nn.dot_product_attention`); "splash" (JAX's kernel for TPUs).
+      kernels: parts of a block that a Triton kernel computes in one pass each, of "heads" (norm and
+        rotation of queries and keys), "norms" (additions to the residual stream and the norms that
+        follow) and "activation". XLA computes the others, and all of sizes that are no powers of
+        2. Only a GPU is faster with them.
       layer_loop: "scan" compiles one block and loops; "unroll" compiles every block, at most
         500: slower to compile, faster to run.
-      remat: what the backward pass recomputes: nothing, all but matrix products, or all.
+      remat: what the backward pass recomputes: nothing ("none"), all ("full"), or all but matrix
+        products, the norms' statistics and the attention of TPUs ("products").
     """
 
     norm: ClassVar[Literal["layer", "rms"]]  # kind of every norm; each has a scale and no bias
@@ -92,7 +102,9 @@ class ModelConfig:
     norm_epsilon: float = 1e-5
     z_loss: float = 0.0
     dtype: Dtype = "bfloat16"
+    residual_dtype: Dtype = "float32"
     attention: Attention = setting("auto", identity=False)
+    kernels: tuple = setting((), identity=False)
     layer_loop: LayerLoop = setting("unroll", identity=False)
     remat: Remat = setting("none", identity=False)
 
@@ -109,6 +121,8 @@ class ModelConfig:
         require_rope_scaling("rope_scaling", self.rope_scaling)
         require_positive("norm_epsilon", self.norm_epsilon)
         require_not_negative("z_loss", self.z_loss)
+        for name in self.kernels:
+            require_choice("kernels", name, KERNELS)
         if self.layer_loop == "unroll" and self.layers > _MOST_UNROLLED:
             raise InputError(
                 "with layer_loop = 'unroll', a program of so many blocks takes hours to compile: "

@@ -218,19 +218,19 @@ class ShardingConstraint:
 
     def per_device(
         self,
-        function: Callable[..., jax.Array],
-        axes: Sequence[str | None],
+        function: Callable[..., Any],
+        axes: Sequence[Any],
         of_arguments: Sequence[Sequence[str | None]] | None = None,
-    ) -> Callable[..., jax.Array]:
+    ) -> Callable[..., Any]:
         """Returns the function, applied on each device to the device's parts of the arguments.
 
         This is for kernels, which the compiler cannot split. `axes` are the axes of the result, as
-        in a call of the constraint. `of_arguments` are the axes of each argument, by default
-        `axes`.
+        in a call of the constraint; of several results, a list. `of_arguments` are the axes of each
+        argument, by default `axes`.
         """
         if self.mesh is None or self.is_local:
             return function
-        spec = self._spec(axes)
+        spec = list(map(self._spec, axes)) if isinstance(axes, list) else self._spec(axes)
         inputs = spec if of_arguments is None else tuple(map(self._spec, of_arguments))
         return jax.shard_map(
             function, mesh=self.mesh, in_specs=inputs, out_specs=spec, check_vma=False
@@ -241,10 +241,14 @@ class ShardingConstraint:
         return PartitionSpec(*(rules.get(name or "") for name in axes))
 
     @property
+    def device(self) -> Any:
+        """One of the devices, which are all of a kind; without a mesh, JAX's default device."""
+        return (jax.local_devices() if self.mesh is None else self.mesh.devices.flat)[0]
+
+    @property
     def platform(self) -> str:
-        """Platform of the devices; without a mesh, of JAX's default device."""
-        devices = jax.local_devices() if self.mesh is None else self.mesh.devices.flat
-        return devices[0].platform
+        """Platform of the devices."""
+        return self.device.platform
 
     def shards(self, axis: str) -> int:
         """Returns the number of parts into which "batch" or an axis of `AXIS_RULES` is split."""

@@ -12,8 +12,8 @@ against float32 on an H200: 0.0020 of the norm with "cudnn" and 0.0023 with "pla
     blocks  two blocks of queries          3/4       2.1        on a CPU
     xla     `jax.nn.dot_product_attention` all       4.1        in float32 on a GPU or a TPU; where
                                                                 a kernel cannot run
-    cudnn   cuDNN's kernel, by the same    not known O(L)       in bfloat16 on a GPU
-            function or a private one
+    cudnn   cuDNN's kernel, by the same    not known O(L)       in bfloat16 on a GPU, as `GPU_TIMES`
+            function or a private one                           say
     splash  JAX's Pallas kernel            3/4       O(L)       in bfloat16 on a TPU
 
 Products are those of the forward pass at L = 1024, relative to all pairs of a query and a key. With
@@ -46,8 +46,34 @@ _BLOCKS = 2
 _DETERMINISTIC_FLAGS = ("xla_gpu_deterministic_ops", "xla_gpu_exclude_nondeterministic_ops")
 # Sizes of splash attention's blocks of queries and keys, which must divide the length.
 _SPLASH_BLOCKS = (128, 256, 384, 512)
+# Name of what the kernel's backward pass needs of its forward pass, for `jax.checkpoint`.
+KEPT = "attention"
 # Queries whose scores `largest_logit` has in memory at once.
 _QUERIES = 128
+
+
+class GpuTimes(NamedTuple):
+    """Times of attention and its gradients in bfloat16 on a GPU.
+
+    Attributes:
+      device_kind: the GPU, as `jax.Device.device_kind` names it.
+      generation: the first number of its compute capability.
+      milliseconds: the time by implementation; only their ratios count.
+    """
+
+    device_kind: str
+    generation: int
+    milliseconds: Mapping[Attention, float]
+
+
+# "auto" takes the fastest implementation of the first GPU of the same generation; where no GPU of
+# the generation was measured, cuDNN's. `python -m benchmarks.attention` prints a row for its GPU.
+GPU_TIMES = (
+    GpuTimes("NVIDIA H200", 9, {"cudnn": 0.51, "plain": 2.36, "xla": 3.18}),
+    # Of a whole update of 8 windows of the 150M model.
+    GpuTimes("NVIDIA H100 80GB HBM3", 9, {"cudnn": 27.5, "plain": 51.6, "xla": 55.9}),
+)
+_UNMEASURED: Mapping[Attention, float] = {"cudnn": 0.0}
 
 
 class Documents(NamedTuple):
@@ -93,11 +119,17 @@ def find_documents(ends_BxL: jax.Array, most: int) -> Documents:
     return Documents(jnp.minimum(before_BxL, most - 1), most)
 
 
-def unmet_need(implementation: Attention, config: ModelConfig, platform: str, length: int) -> str:
-    """Returns the first need of an implementation that is not met here, "" if all are met."""
+def generation(device: Any) -> int:
+    """Returns the first number of a GPU's compute capability; 0 for devices that have none."""
+    first = str(getattr(device, "compute_capability", "")).partition(".")[0]
+    return int(first) if first.isdecimal() else 0
+
+
+def unmet_need(implementation: Attention, config: ModelConfig, device: Any, length: int) -> str:
+    """Returns the first need of an implementation that a device does not meet, "" if none."""
     needs = {
         "cudnn": {
-            "a GPU": platform == "gpu",
+            "a GPU of NVIDIA's Ampere generation or a later one": generation(device) >= 8,
             "XLA_FLAGS without deterministic operations": not any(
                 map(xla_settings.is_flag, _DETERMINISTIC_FLAGS)
             ),
@@ -107,15 +139,17 @@ def unmet_need(implementation: Attention, config: ModelConfig, platform: str, le
             ),
         },
         "splash": {
-            "a TPU": platform == "tpu",
+            "a TPU": device.platform == "tpu",
             "windows of a multiple of 128 tokens": length % 128 == 0,
         },
     }
     return next((need for need, is_met in needs.get(implementation, {}).items() if not is_met), "")
 
 
-def choose_implementation(config: ModelConfig, platform: str, length: int) -> Attention:
+def choose_implementation(config: ModelConfig, device: Any, length: int) -> Attention:
     """Returns the implementation for texts of a length; for "auto", the fastest known.
+
+    `device` is a `jax.Device`, of which the platform and a GPU's compute capability count.
 
     A kernel that cannot run here (`unmet_need`) is replaced by "xla", so that a run can be
     evaluated on any device and on texts of any length. A training is refused instead.
@@ -125,12 +159,18 @@ def choose_implementation(config: ModelConfig, platform: str, length: int) -> At
     """
     implementation = config.attention
     if implementation == "auto":
-        if platform == "cpu":
+        if device.platform == "cpu":
             return "blocks"
-        implementation = "cudnn" if platform == "gpu" else "splash"
         if config.dtype == "float32":
             return "xla"
-    return "xla" if unmet_need(implementation, config, platform, length) else implementation
+        implementation = "splash" if device.platform == "tpu" else _fastest_on_gpu(device)
+    return "xla" if unmet_need(implementation, config, device, length) else implementation
+
+
+def _fastest_on_gpu(device: Any) -> Attention:
+    alike = (x.milliseconds for x in GPU_TIMES if x.generation == generation(device))
+    times: Mapping[Attention, float] = next(alike, _UNMEASURED)
+    return min(times, key=times.__getitem__)
 
 
 def rotary_table(
@@ -325,6 +365,7 @@ def _splash_attention(
         block_sizes=splash.BlockSizes(
             size, size, block_q_dkv=size, block_kv_dkv=size, use_fused_bwd_kernel=True
         ),
+        residual_checkpoint_name=KEPT,
         interpret=precision.platform != "tpu",
     )
     scaled_BxLxHxK = q_BxLxHxK * (1 / math.sqrt(head_size))

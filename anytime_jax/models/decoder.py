@@ -29,7 +29,7 @@ from flax import linen as nn
 from anytime_jax.config.model import ModelConfig
 from anytime_jax.distributed.sharding import UNCONSTRAINED, ShardingConstraint
 from anytime_jax.errors import InputError, format_value
-from anytime_jax.models import gradient_sum_vjp
+from anytime_jax.models import attention, between_products, gradient_sum_vjp, norm
 from anytime_jax.models.attention import (
     Documents,
     cached_attention,
@@ -37,9 +37,9 @@ from anytime_jax.models.attention import (
     choose_implementation,
     largest_logit,
     rotary_table,
-    rotate,
 )
-from anytime_jax.models.mixed_einsum import Precision, mixed_einsum
+from anytime_jax.models.between_products import NormForm
+from anytime_jax.models.mixed_einsum import Precision, mixed_einsum, mixed_einsums
 from anytime_jax.models.norm import normalize
 
 Params = dict[str, Any]
@@ -59,6 +59,14 @@ PARAMETER_AXES: dict[str, tuple[str | None, ...]] = {
     "mlp_in": ("width", None, "mlp"),
     "mlp_out": ("mlp", "width"),
     "head": ("width", "vocabulary"),
+    # Parts of fused matrices, in a program (`split_parts`).
+    **dict.fromkeys(("queries", "keys", "values"), ("width", "heads", None)),
+    **dict.fromkeys(("gate", "up"), ("width", "mlp")),
+}
+_PARTS = {
+    "qkv": ("queries", "keys", "values"),
+    "kv": ("keys", "values"),
+    "mlp_in": ("gate", "up"),
 }
 
 _GROWING_AXES = {"width", "heads", "mlp"}
@@ -147,7 +155,7 @@ def measure_layers(
         return x_BxLxD, found.get(_MEASURES, {})  # a block of the user may have none
 
     layers = params["blocks"], jnp.arange(config.layers)
-    return jax.lax.scan(run_layer, _embed(params, tokens_BxL, constrain), layers)[1]
+    return jax.lax.scan(run_layer, _embed(config, params, tokens_BxL, constrain), layers)[1]
 
 
 def root_mean_square(*arrays: jax.Array) -> jax.Array:
@@ -292,11 +300,15 @@ def _run(
         return x_BxLxD, sums, cache
 
     if config.remat != "none":
-        saveable = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
-        policy = saveable if config.remat == "products" else None
+        policies = jax.checkpoint_policies
+        policy = policies.save_from_both_policies(
+            policies.dots_with_no_batch_dims_saveable,
+            policies.save_only_these_names(attention.KEPT, norm.KEPT),
+        )
+        policy = policy if config.remat == "products" else None
         run_block = jax.checkpoint(run_block, policy=policy, prevent_cse=is_unrolled)
 
-    x_BxLxD = _embed(params, tokens_BxL, constrain)
+    x_BxLxD = _embed(config, params, tokens_BxL, constrain)
     if is_unrolled:
         run_block = jax.jit(run_block, inline=True)  # traces one block
         blocks, caches = (_each_layer(config, x) for x in (params["blocks"], cache))
@@ -338,11 +350,14 @@ def _make_block(
     return block_type(config, constrain, position, documents, name="blocks")
 
 
-def _embed(params: Params, tokens_BxL: jax.Array, constrain: ShardingConstraint) -> jax.Array:
+def _embed(
+    config: ModelConfig, params: Params, tokens_BxL: jax.Array, constrain: ShardingConstraint
+) -> jax.Array:
     """Returns the residual stream before the first block."""
     # The embedding is not split along the width, so that rows are looked up where the tokens are.
     table_VxD = constrain(params["embedding"], ("vocabulary", None))
-    return constrain(table_VxD[tokens_BxL], _RESIDUAL_AXES)
+    stream_BxLxD = table_VxD[tokens_BxL].astype(config.residual_dtype)
+    return constrain(stream_BxLxD, _RESIDUAL_AXES)
 
 
 def split_layers(config: ModelConfig, sums: Params) -> Params:
@@ -360,6 +375,41 @@ def stack_layers(config: ModelConfig, sums: Params) -> Params:
     if config.layer_loop == "scan":
         return sums
     return {**sums, "blocks": jax.tree.map(lambda *x: jnp.stack(x), *sums["blocks"])}
+
+
+def split_parts(config: ModelConfig, params: Params) -> Params:
+    """Returns parameters in which a fused matrix is a dict of its parts.
+
+    "qkv" of shape NxDxCxE becomes {"queries", "keys", "values"}, each of shape NxDxHxK, and
+    "mlp_in" of shape NxDxCxF becomes {"gate", "up"}, each of shape NxDxF. A matrix with a bias
+    stays as it is. So do queries, keys and values of heads that are no multiple of 128, the lanes
+    of a TPU.
+
+    In a loop over layers, a TPU copies an array of which a kernel needs a part. It would copy fused
+    matrices, the saved results of products with them, and the gradients of these results.
+    """
+    names = []
+    if config.gated and "mlp_in" not in config.biases:
+        names.append("mlp_in")
+    if config.head_width % 128 == 0 and "qkv" not in config.biases:
+        names += ["qkv", "kv"]
+    blocks = dict(params["blocks"])
+    for name in blocks.keys() & set(names):
+        parts = jnp.unstack(blocks[name], axis=2)
+        if name != "mlp_in":
+            parts = (x.reshape(*x.shape[:2], -1, config.head_width) for x in parts)
+        blocks[name] = dict(zip(_PARTS[name], parts, strict=True))
+    return {**params, "blocks": blocks}
+
+
+def join_parts(params: Params) -> Params:
+    """Inverts `split_parts`."""
+    blocks = dict(params["blocks"])
+    for name in blocks.keys() & _PARTS.keys():
+        if isinstance(blocks[name], dict):
+            parts = [blocks[name][x] for x in _PARTS[name]]
+            blocks[name] = jnp.stack([x.reshape(*x.shape[:2], -1) for x in parts], axis=2)
+    return {**params, "blocks": blocks}
 
 
 def _each_layer(config: ModelConfig, blocks: Any) -> list[Any]:
@@ -405,7 +455,7 @@ def block_class(config: ModelConfig) -> Any:
 
 
 class Block(nn.Module):
-    """Attention and MLP, each added to the float32 residual stream.
+    """Attention and MLP, each added to the residual stream.
 
     The `block` of a model may be a subclass with another `attend` or `mlp`. A subclass whose
     `attend` keeps `documents` apart sets `masks_documents` to True.
@@ -429,16 +479,16 @@ class Block(nn.Module):
         cfg = self.config
         attn_norm, mlp_norm = Norm(cfg, name="attn_norm"), Norm(cfg, name="mlp_norm")
         if cfg.norm_first:
-            attended_BxLxD, cache = self.attend(attn_norm(x_BxLxD), layer, cache)
+            x_BxLxD, normed_BxLxD = _add_and_normalize(self, x_BxLxD, None, attn_norm)
+            attended_BxLxD, cache = self.attend(normed_BxLxD, layer, cache)
+            x_BxLxD, normed_BxLxD = _add_and_normalize(self, x_BxLxD, attended_BxLxD, mlp_norm)
+            added_BxLxD = self.mlp(normed_BxLxD, layer)
         else:
             attended_BxLxD, cache = self.attend(x_BxLxD, layer, cache)
             attended_BxLxD = attn_norm(attended_BxLxD)
-        x_BxLxD += attended_BxLxD
-        if cfg.norm_first:
-            added_BxLxD = self.mlp(mlp_norm(x_BxLxD), layer)
-        else:
+            x_BxLxD = (x_BxLxD + attended_BxLxD).astype(x_BxLxD.dtype)
             added_BxLxD = mlp_norm(self.mlp(x_BxLxD, layer))
-        x_BxLxD += added_BxLxD
+        x_BxLxD = (x_BxLxD + added_BxLxD).astype(x_BxLxD.dtype)
         self.measure("attention", root_mean_square, attended_BxLxD)
         self.measure("mlp", root_mean_square, added_BxLxD)
         self.measure("residual", root_mean_square, x_BxLxD)
@@ -464,23 +514,13 @@ class Block(nn.Module):
         """Returns what attention adds, float32 of the input's shape, and the block's new cache."""
         cfg = self.config
         (L, D), H, K = x_BxLxD.shape[1:], cfg.heads, cfg.head_width
-        q_BxLxHxK, k_BxLxGxK, v_BxLxGxK = self._queries_keys_values(x_BxLxD)
-        if cfg.qk_norm != "none":
-            q_BxLxHxK, k_BxLxGxK = (
-                self.precision.round(Norm(cfg, cfg.qk_norm == "width", name=name)(y))
-                for name, y in (("q_norm", q_BxLxHxK), ("k_norm", k_BxLxGxK))
-            )
         positions = L if cache is None else cache["keys"].shape[1]
         table_2xMxK = rotary_table(positions, K, cfg.rope_theta, cfg.rope_scaling)
         table_2xLxK = jax.lax.dynamic_slice_in_dim(table_2xMxK, self.position, L, axis=1)
-        q_BxLxHxK, k_BxLxGxK = (
-            rotate(y, table_2xLxK, self.precision) for y in (q_BxLxHxK, k_BxLxGxK)
-        )
-        heads = (q_BxLxHxK, k_BxLxGxK, v_BxLxGxK)
+        heads = self._queries_keys_values(x_BxLxD, table_2xLxK)
         if cache is None:
-            logit_inputs = q_BxLxHxK, k_BxLxGxK, self.precision, self.documents
-            self.measure("logit", largest_logit, *logit_inputs)
-            implementation = choose_implementation(cfg, self.constrain.platform, L)
+            self.measure("logit", largest_logit, *heads[:2], self.precision, self.documents)
+            implementation = choose_implementation(cfg, self.constrain.device, L)
             out_BxLxHxK = causal_attention(
                 *heads, self.precision, implementation, self.constrain, self.documents
             )
@@ -491,23 +531,38 @@ class Block(nn.Module):
         out_BxLxD = mixed_einsum("blhk,hkd->bld", out_BxLxHxK, attn_out_HxKxD, self.precision)
         return self._add_bias("attn_out", out_BxLxD), cache
 
-    def _queries_keys_values(self, x_BxLxD: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def _queries_keys_values(
+        self, x_BxLxD: jax.Array, table_2xLxK: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Returns queries of shape BxLxHxK, and keys and values of shape BxLxGxK."""
         cfg, D, K = self.config, x_BxLxD.shape[-1], self.config.head_width
-        parts = {"qkv": (3, cfg.heads)}
+        products = {"qkv": cfg.heads}
         if cfg.key_heads != cfg.heads:
-            parts = {"q": (1, cfg.heads), "kv": (2, cfg.key_heads)}
+            products = {"q": cfg.heads, "kv": cfg.key_heads}
         projected: list[jax.Array] = []
-        for name, (count, heads) in parts.items():
-            weight_DxCxE = self.param(name, _inward(cfg), (D, count, heads * K))
-            # By heads: TPUs would copy a product of all channels twice to split it.
-            weight_DxCxHxK = weight_DxCxE.reshape(D, count, heads, K)
-            y_BxLxCxHxK = mixed_einsum("bld,dchk->blchk", x_BxLxD, weight_DxCxHxK, self.precision)
-            y_BxLxCxHxK = self._add_bias(name, y_BxLxCxHxK, "qkv", (count, heads * K))
-            # The gradient of a split is one array, that of indexing a sum of padded arrays.
-            projected += [y.squeeze(2) for y in jnp.split(y_BxLxCxHxK, count, axis=2)]
+        for name, heads in products.items():
+            weight_DxCxE = self._weight(name, (D, len(name), heads * K))
+            if isinstance(weight_DxCxE, dict):
+                parts_DxHxK = [weight_DxCxE[x] for x in _PARTS[name]]
+                y: Any = mixed_einsums("bld,dhk->blhk", x_BxLxD, parts_DxHxK, self.precision)
+            else:
+                # By heads: TPUs would copy a product of all channels twice to split it.
+                weight_DxCxHxK = weight_DxCxE.reshape(D, len(name), heads, K)
+                y = mixed_einsum("bld,dchk->blchk", x_BxLxD, weight_DxCxHxK, self.precision)
+                y = self._add_bias(name, y, "qkv", (len(name), heads * K))
+            scales, form = {}, _norm_form(cfg)
+            if cfg.qk_norm != "none":
+                shape = (heads, K)[cfg.qk_norm == "head" :]
+                norms = {x: Norm(cfg, name=f"{x}_norm") for x in name if x != "v"}
+                scales = {x: norm.scale(*shape) for x, norm in norms.items()}
+            projected += _compute(self, "heads", y, name, scales, table_2xLxK, form)
         q_BxLxHxK, k_BxLxGxK, v_BxLxGxK = projected
         return q_BxLxHxK, k_BxLxGxK, v_BxLxGxK
+
+    def _weight(self, name: str, shape: tuple[int, ...]) -> Any:
+        """Returns a matrix that reads the stream, or the dict of its parts (`split_parts`)."""
+        given = self.variables.get("params", {}).get(name)
+        return given if isinstance(given, dict) else self.param(name, _inward(self.config), shape)
 
     def _add_bias(
         self, name: str, y: jax.Array, option: str = "", shape: tuple[int, ...] = ()
@@ -526,46 +581,58 @@ class Block(nn.Module):
         """Returns what the MLP adds, of the input's shape."""
         cfg = self.config
         D, F = cfg.width, cfg.mlp_width
-        gated = cfg.gated
-        mlp_in_DxCxF = self.param("mlp_in", _inward(cfg), (D, 2 if gated else 1, F))
-        h_BxLxCxF = mixed_einsum("bld,dcf->blcf", x_BxLxD, mlp_in_DxCxF, self.precision)
-        h_BxLxCxF = self._add_bias("mlp_in", h_BxLxCxF)
-        if gated:
-            halves = (y.squeeze(2) for y in jnp.split(h_BxLxCxF, 2, axis=2))
-            gate_BxLxF, h_BxLxF = (y.astype(jnp.float32) for y in halves)
-            h_BxLxF *= nn.silu(gate_BxLxF)
+        mlp_in_DxCxF = self._weight("mlp_in", (D, 2 if cfg.gated else 1, F))
+        if isinstance(mlp_in_DxCxF, dict):
+            parts_DxF = [mlp_in_DxCxF[x] for x in _PARTS["mlp_in"]]
+            h: Any = mixed_einsums("bld,df->blf", x_BxLxD, parts_DxF, self.precision)
         else:
-            h_BxLxF = _gelu(h_BxLxCxF.squeeze(2))
+            h = mixed_einsum("bld,dcf->blcf", x_BxLxD, mlp_in_DxCxF, self.precision)
+            h = self._add_bias("mlp_in", h)
+        h_BxLxF = _compute(self, "activation", h)
         mlp_out_FxD = self.param("mlp_out", _outward(cfg, F, layer), (F, D))
         out_BxLxD = mixed_einsum("blf,fd->bld", h_BxLxF, mlp_out_FxD, self.precision)
         return self._add_bias("mlp_out", out_BxLxD)
 
 
-def _gelu(x: jax.Array) -> jax.Array:
-    """The exact GELU, by the error function, float32.
+# These are no methods, because Flax would name operations after them.
 
-    `jax.nn.gelu` uses erfc, of which XLA evaluates two formulas for every element. erfc is more
-    precise for results near 0, but the sums that follow do not preserve these digits.
-    """
-    x = x.astype(jnp.float32)
-    return 0.5 * x * (1 + jax.lax.erf(x * math.sqrt(0.5)))
+
+def _compute(block: Block, part: str, *arguments: Any) -> Any:
+    """Calls a function of `between_products`, or the Triton kernel of the same name."""
+    functions = between_products.FUNCTIONS
+    if part in block.config.kernels:
+        from anytime_jax.models import triton_kernels  # the import takes 0.2 s
+
+        functions = triton_kernels.FUNCTIONS
+    return functions[part](*arguments, block.precision, block.constrain)
+
+
+def _add_and_normalize(
+    block: Block, x_BxLxD: jax.Array, added_BxLxD: jax.Array | None, norm: "Norm"
+) -> tuple[jax.Array, jax.Array]:
+    scale_D = norm.scale(x_BxLxD.shape[-1])
+    with jax.named_scope(cast(str, norm.name)):
+        return _compute(block, "norms", x_BxLxD, added_BxLxD, scale_D, _norm_form(block.config))
 
 
 class Norm(nn.Module):
-    """Layer norm (OLMo) or RMS norm (OLMo-2) over the last axis, with a scale and no bias.
-
-    With `over_heads`, the norm is over the last two axes together: heads and their channels.
-    """
+    """Layer norm (OLMo) or RMS norm (OLMo-2), with a scale and no bias."""
 
     config: ModelConfig
-    over_heads: bool = False
+
+    def __call__(self, x_BxLxD: jax.Array) -> jax.Array:
+        """Returns the array normalized over the last axis, float32."""
+        return normalize(x_BxLxD, self.scale(x_BxLxD.shape[-1]), *_norm_form(self.config))
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Returns the normalized array, float32."""
-        cfg, shape = self.config, x.shape[-2 if self.over_heads else -1 :]
-        scale = self.param("scale", nn.initializers.ones, (math.prod(shape),)).reshape(shape)
-        return normalize(x, scale, cfg.norm_epsilon, cfg.norm == "layer")
+    def scale(self, *shape: int) -> jax.Array:
+        """Returns the scale, a parameter of one axis, in the shape of the normalized axes."""
+        size = (math.prod(shape),)
+        return self.param("scale", nn.initializers.ones, size).reshape(shape)
+
+
+def _norm_form(config: ModelConfig) -> NormForm:
+    return NormForm(config.norm_epsilon, config.norm == "layer")
 
 
 def _truncated_normal(sigma: Any) -> nn.initializers.Initializer:

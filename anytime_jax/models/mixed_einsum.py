@@ -5,7 +5,8 @@ float32, or round the gradients of weights to 16 bits.
 """
 
 import functools
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -83,6 +84,50 @@ def _backward(
 
 
 _mixed_einsum.defvjp(_forward, _backward)
+
+
+def mixed_einsums(
+    spec: str, x: jax.Array, ys: Sequence[jax.Array], precision: Precision
+) -> tuple[jax.Array, ...]:
+    """Returns `mixed_einsum` of `x` with each of `ys`, which have one shape.
+
+    The gradient of `x` is the float32 sum of the gradients of all products, rounded once. It is
+    that of one product with all `ys` joined along another axis, but for the order of the sum.
+    """
+    return cast(tuple[jax.Array, ...], _mixed_einsums(spec, x, list(ys), precision))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 3))
+def _mixed_einsums(
+    spec: str, x: jax.Array, ys: list[jax.Array], precision: Precision
+) -> tuple[jax.Array, ...]:
+    return _forward_each(spec, x, ys, precision)[0]
+
+
+def _forward_each(
+    spec: str, x: jax.Array, ys: list[jax.Array], precision: Precision
+) -> tuple[tuple[jax.Array, ...], Any]:
+    rounded = precision.round(x)
+    outs = tuple(_einsum(spec, rounded, precision.round(y), precision, True) for y in ys)
+    return outs, (rounded, ys, jnp.zeros((), x.dtype))
+
+
+def _backward_each(
+    spec: str, precision: Precision, saved: Any, grads: tuple[jax.Array, ...]
+) -> tuple[jax.Array, Any]:
+    x, ys, like_x = saved
+    operands, out_axes = spec.split("->")
+    x_axes, y_axes = operands.split(",")
+    of_x, of_y = f"{out_axes},{y_axes}->{x_axes}", f"{x_axes},{out_axes}->{y_axes}"
+    grads = tuple(map(precision.round, grads))
+    pairs = zip(grads, map(precision.round, ys), strict=True)
+    dx = sum(_einsum(of_x, grad, y, precision, False) for grad, y in pairs)
+    dys = [_einsum(of_y, x, grad, precision, False) for grad in grads]
+    dys = [dy.astype(y.dtype) for dy, y in zip(dys, ys, strict=True)]
+    return precision.round(jnp.asarray(dx)).astype(like_x.dtype), dys
+
+
+_mixed_einsums.defvjp(_forward_each, _backward_each)
 
 
 def _einsum(

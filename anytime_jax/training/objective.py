@@ -140,7 +140,9 @@ class Objective:
         if mesh is None or mesh.shape["data"] == 1:
             return mean(of_part(self, params, tokens_BxT, scale))
         parts = mesh.shape["data"]
-        stored = sharding.parameter_shardings(params, decoder.parameter_axes(self.model), mesh)
+        axes = decoder.parameter_axes(self.model)
+        shapes = jax.eval_shape(self._split, params)
+        stored = sharding.parameter_shardings(shapes, axes, mesh)
         params = self._gather(params)
         if parts == mesh.size:
             local = self._constrained(is_local=True)
@@ -158,9 +160,10 @@ class Objective:
                 # Weights would become varying, and their gradients sums in each loop.
                 check_vma=False,
             )
-            return mean(of_devices(params, tokens_BxT, scale), parts)
+            loss, grads = mean(of_devices(params, tokens_BxT, scale), parts)
+            return loss, decoder.join_parts(grads)
         length = tokens_BxT.shape[1] - 1
-        implementation = choose_implementation(self.model, self.constrain.platform, length)
+        implementation = choose_implementation(self.model, self.constrain.device, length)
         if implementation == "cudnn" and self.rules.masks:
             return mean(of_part(self, params, tokens_BxT, scale))
         within = self._constrained(batch_axes=("fsdp",))
@@ -173,7 +176,9 @@ class Objective:
         of_parts = jax.vmap(of_rows, in_axes=(None, 0, None), spmd_axis_name="data")
         losses, grads = of_parts(params, tokens_SxBxT, scale)
         grads = jax.tree.map(lambda leaf: leaf.sum(axis=0), grads)
-        return mean((losses.sum(), jax.lax.with_sharding_constraint(grads, stored)), parts)
+        grads = jax.lax.with_sharding_constraint(grads, stored)
+        loss, grads = mean((losses.sum(), grads), parts)
+        return loss, decoder.join_parts(grads)
 
     def loss_and_sums(
         self,
@@ -265,7 +270,7 @@ class Objective:
         return hidden_BxLxD, tokens_BxT[:, 1:], block_sums
 
     def _gather(self, params: Params) -> Params:
-        """Returns parameters gathered over `data`.
+        """Returns parameters gathered over `data`, for TPUs by parts (`_split`).
 
         A matrix that is only used in products is rounded to the type of these products first, as
         the products would round it anyway.
@@ -280,10 +285,18 @@ class Objective:
         def rounded(path: Any, leaf: jax.Array) -> jax.Array:
             return leaf.astype(dtypes.get(path[-1].key, leaf.dtype))
 
+        params = self._split(jax.tree_util.tree_map_with_path(rounded, params))
         axes = decoder.parameter_axes(self.model)
         places = sharding.parameter_shardings(params, axes, mesh, gathered=True)
-        params = jax.tree_util.tree_map_with_path(rounded, params)
         return jax.lax.with_sharding_constraint(params, places)
+
+    def _split(self, params: Params) -> Params:
+        """Returns the parameters as the program of the platform has them (`split_parts`)."""
+        is_own = decoder.block_class(self.model) is not decoder.Block
+        splits_heads = self.model.key_heads % self.constrain.shards("heads") > 0
+        if self.constrain.platform != "tpu" or is_own or splits_heads:
+            return params
+        return decoder.split_parts(self.model, params)
 
 
 def _sum_over_data(grad: jax.Array, stored: NamedSharding) -> jax.Array:

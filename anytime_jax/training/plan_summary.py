@@ -156,8 +156,8 @@ def _describe_evaluation(plan: Plan) -> Iterator[str]:
 
 def _describe_masks(plan: Plan) -> str:
     """How documents are kept apart, and what happens if a window has too many."""
-    config, platform = plan.config, plan.mesh.devices.flat[0].platform
-    implementation = choose_implementation(config.model, platform, config.model.length)
+    config, device = plan.config, plan.mesh.devices.flat[0]
+    implementation = choose_implementation(config.model, device, config.model.length)
     surplus = "are merged" if config.data.surplus == "merge" else "end the run"
     return (
         f"a token attends to its own document only ({implementation} attention); more than "

@@ -32,7 +32,7 @@ from anytime_jax.training import due_steps
 from anytime_jax.training.state_memory import measure_state, state_bytes
 from anytime_jax.training.step import Program
 
-_PACKED_CAPABILITY = 9.0  # of GPUs whose cuDNN attention takes packed documents
+_PACKED_GENERATION = 9  # of GPUs whose cuDNN attention takes packed documents
 _STORED_BYTES = (2, 4)  # of a number, as `array_checksums` sums them
 _SUM_TOLERANCE = 1e-3  # of coefficients in float32
 
@@ -130,25 +130,22 @@ def check_batch(config: Config, mesh: Mesh, microbatches: int) -> None:
 def _check_attention(config: Config, model: ModelConfig, mesh: Mesh) -> None:
     """Raises an InputError if an implementation of attention does not fit the devices or length."""
     device = mesh.devices.flat[0]
-    platform = device.platform
-    implementation = attention.choose_implementation(model, platform, model.length)
-    capability = getattr(device, "compute_capability", None)
+    implementation = attention.choose_implementation(model, device, model.length)
     if (
         config.data.documents == "mask"
         and implementation == "cudnn"
-        and capability
-        and float(capability) < _PACKED_CAPABILITY
+        and attention.generation(device) < _PACKED_GENERATION
     ):
         raise InputError(
             f"cuDNN's packed layout needs a Hopper GPU or a later one, and this "
-            f"{device.device_kind} has compute capability {capability}: set "
+            f"{device.device_kind} has compute capability {device.compute_capability}: set "
             "--config.model.attention=xla, whose mask takes memory of the length squared",
             "config.data.documents",
             config.data.documents,
         )
-    if need := attention.unmet_need(model.attention, model, platform, model.length):
+    if need := attention.unmet_need(model.attention, model, device, model.length):
         raise InputError(
-            f"it needs {need}, which this run on a {platform} does not have: try 'auto'",
+            f"it needs {need}, which this run on a {device.platform} does not have: try 'auto'",
             "config.model.attention",
             model.attention,
         )

@@ -32,6 +32,7 @@ from anytime_lab.compilation import hlo
 from anytime_lab.compilation.roofline import analyze
 from benchmarks import harness, peak_rates, record
 
+_LOSSES = 3  # of the first updates, which a wrong kernel would change
 _ANY_DELIMITERS = Delimiters(None, 0)  # speed does not depend on which token ends a document
 
 
@@ -91,22 +92,27 @@ def make_update(config: Config, mesh: Mesh) -> Update:
 def make_updates(options: argparse.Namespace) -> dict[str, Update]:
     """Returns an update for each combination of the options, by name."""
     updates = {}
-    for model, batch, microbatches, attention, averages in itertools.product(
+    for model, batch, microbatches, attention, averages, kernels in itertools.product(
         options.model,
         options.batch or [None],
         options.microbatches or [None],
         options.attention or [None],
         options.averages,
+        options.kernels or [None],
     ):
         config = harness.load_config(
             model,
             batch_size=batch,
             microbatches=microbatches,
-            model={"attention": attention},
+            model={
+                "attention": attention,
+                "kernels": None if kernels is None else tuple(filter(None, kernels.split(","))),
+            },
             averages=() if averages == "off" else None,
         )
         name = f"{config.name}, batch {config.batch_size} in {config.microbatches}"
         name += f", {attention} attention" if attention else ""
+        name += f", kernels {kernels or 'none'}" if kernels is not None else ""
         name += f", {len(config.averages)} averages"
         updates[name] = make_update(config, sharding.make_mesh(config.mesh))
     return updates
@@ -130,12 +136,16 @@ def main(argv: Sequence[str]) -> int:
     add("--microbatches", nargs="+", type=int, help=default)
     paths = ("plain", "blocks", "xla", "cudnn", "splash")
     add("--attention", nargs="+", choices=paths, help=default)
+    add("--kernels", nargs="+", help="of model.kernels, joined by commas, such as heads,norms")
     add("--averages", nargs="+", choices=("on", "off"), default=["on", "off"])
     return record.run(parser, argv, _measure)
 
 
 def _measure(options: argparse.Namespace) -> record.Result:
     updates = make_updates(options)
+    losses = {
+        name: [float(update.function()) for _ in range(_LOSSES)] for name, update in updates.items()
+    }
     tasks = peak_rates.make_tasks(next(iter(updates.values())).config)
     products = {name: task for name, task in tasks.items() if task.flops}
     timers = {
@@ -157,6 +167,7 @@ def _measure(options: argparse.Namespace) -> record.Result:
             "GFLOP_per_s": flops_per_s / 1e9,
             "of_peak": flops_per_s / peak,
             "averages_cost": costs.get(name),
+            "first_losses": " ".join(f"{loss:.5f}" for loss in losses[name]),
             **update.columns(),
         }
         if update.roofline_seconds is not None:

@@ -1,9 +1,10 @@
-"""Switches of XLA, timed one after another."""
+"""Switches of the model and of XLA, timed one after another."""
 
 import json
 
 import pytest
 
+from anytime_jax.config.model import KERNELS
 from benchmarks.device import switches
 
 
@@ -13,5 +14,10 @@ def test_first_case_is_timed_again(tmp_path):
     flags = ["xla_cpu_use_fusion_emitters=false", "xla_no_such_flag=1"]
     assert switches.main(["--smoke", "--flags", *flags, f"--output={output}"]) == 0
     rows = json.loads(output.read_text())["rows"]
-    assert [row["case"] for row in rows] == ["XLA's own", *(f"--{x}" for x in flags), "XLA's own"]
-    assert [bool(row["failure"]) for row in rows] == [False, False, True, False]
+    of_model = [f"kernels {x}" for x in (*KERNELS, ",".join(KERNELS))]
+    of_model += ["1 microbatches", "1 microbatches, all kernels"]
+    expected = ["as it is", *of_model, *(f"--{x}" for x in flags), "as it is"]
+    assert [row["case"] for row in rows] == expected
+    assert [row["case"] for row in rows if row["failure"]] == [f"--{flags[1]}"]
+    first = [float(row["first losses"].split()[-1]) for row in rows if not row["failure"]]
+    assert first == pytest.approx([first[0]] * len(first), abs=1e-3)  # a kernel changes no loss

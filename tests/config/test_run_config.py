@@ -47,7 +47,7 @@ def test_quickstart():
     assert built.stop_rule == Stop(1600, doubles=True)
     assert built.learning_rate == schedules.inverse_sqrt(1e-2, 800.0, warmup=160)
     assert list(built.averaging_rules) == ["f6.25", "f12.5", "f25", "f50", "f100"]
-    assert (built.eval_steps, built.checkpoint_steps, built.log_steps) == (200, 400, 10)
+    assert (built.eval_steps, built.checkpoint_steps, built.log_steps) == (400, 400, 10)
     assert (built.keep_steps, built.eval_windows(9999, built.model.length)) == (None, 256)
     assert (built.horizon, built.branch_step) == (None, None)
 

@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import operator
 
+import numpy as np
 import pytest
 import sentencepiece
 from decoded_ids import AWKWARD, SOURCE, check_random_ids, decode_one_by_one
@@ -15,7 +16,38 @@ from anytime_jax.errors import InputError
 FIRST_BYTE = 3  # of the vocabularies trained here
 PARTS = [FIRST_BYTE + byte for byte in "é漢😀\ufffd".encode()]
 CONTROL = [0, 1, 2]
+# Long texts of runs of spaces, SentencePiece's own mark for a space, and characters that it lacks.
+MIXED = [
+    "".join(
+        np.random.default_rng(seed).choice([*" \t\u2581\n漢", " = [", " is not None", "  a"], 2000)
+    )
+    for seed in range(5)
+]
 T5 = "t5_cc_all_32000_100extra.model"
+
+
+def train_by_other_rules(path, rules):
+    """Trains a vocabulary by rules other than those of `train_vocabulary`."""
+    settings = {
+        "vocab_size": 400,
+        "normalization_rule_name": "identity",
+        "add_dummy_prefix": False,
+        "remove_extra_whitespaces": False,
+        "allow_whitespace_only_pieces": True,
+    }
+    with path.open("wb") as model:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(SOURCE.splitlines()),
+            model_writer=model,
+            model_type="bpe",
+            byte_fallback=True,
+            pad_id=0,
+            eos_id=1,
+            unk_id=2,
+            bos_id=-1,
+            minloglevel=5,
+            **(settings | rules),
+        )
 
 
 @pytest.fixture(scope="module")
@@ -51,11 +83,31 @@ def test_training_is_deterministic_and_laid_out_like_t5(trained, path, tmp_path)
 
 def test_encoding_is_that_of_sentencepiece(trained, path):
     processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
-    texts = [SOURCE, "", AWKWARD]
+    texts = [SOURCE, "", AWKWARD, *MIXED]
     encoded = trained.encode(texts)
     assert [ids.tolist() for ids in encoded] == [processor.encode(text) for text in texts]
     assert len(encoded[0]) < 0.6 * len(SOURCE)
     assert trained.encode([]) == []
+
+
+# Each would give other ids if a text were encoded in stretches.
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"split_by_whitespace": False, "vocab_size": 1000},
+        {"add_dummy_prefix": True},
+        {"remove_extra_whitespaces": True},
+        {"treat_whitespace_as_suffix": True},
+        {"normalization_rule_name": "nmt_nfkc"},
+    ],
+    ids=str,
+)
+def test_encoding_by_other_rules_is_that_of_sentencepiece(tmp_path, rules):
+    path = tmp_path / "v.model"
+    train_by_other_rules(path, rules)
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    encoded = load_vocabulary(path).encode(MIXED)
+    assert [ids.tolist() for ids in encoded] == [processor.encode(text) for text in MIXED]
 
 
 def test_rare_characters_leave_room_for_pairs(tmp_path):
@@ -115,22 +167,8 @@ def test_any_ids_decode_one_by_one_as_at_once(trained):
 @pytest.mark.parametrize(("dummy_prefix", "remove_spaces"), [(False, True), (True, False)])
 def test_other_rules_for_leading_spaces(tmp_path, dummy_prefix, remove_spaces):
     path = tmp_path / "v.model"
-    with path.open("wb") as model:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(SOURCE.splitlines()),
-            model_writer=model,
-            model_type="bpe",
-            vocab_size=400,
-            pad_id=0,
-            eos_id=1,
-            unk_id=2,
-            bos_id=-1,
-            byte_fallback=True,
-            add_dummy_prefix=dummy_prefix,
-            remove_extra_whitespaces=remove_spaces,
-            allow_whitespace_only_pieces=True,
-            minloglevel=5,
-        )
+    rules = {"add_dummy_prefix": dummy_prefix, "remove_extra_whitespaces": remove_spaces}
+    train_by_other_rules(path, rules)
     processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
     spaces = [i for i in range(400) if set(processor.id_to_piece(i)) == {"\u2581"}]
     check_random_ids(load_vocabulary(path), [PARTS, spaces, spaces + CONTROL])

@@ -111,6 +111,26 @@ def test_layouts_give_the_same_loss_and_gradients(axes):
             assert leaf.addressable_shards[0].data.shape == expected
 
 
+@pytest.mark.parametrize(("kv_heads", "axes"), [(0, (8, 1, 1)), (2, (2, 2, 2))], ids=str)
+def test_parts_of_matrices_give_the_same_loss_and_gradients(kv_heads, axes, monkeypatch):
+    """A program for TPUs has queries, keys, values, gate and up apart; this one runs on a CPU."""
+    options = {"kv_heads": kv_heads, "head_size": 128, "attention": "plain"}
+    config = Qwen(**dataclasses.asdict(CONFIG) | options)
+    _, loss_one, grads_one = single_device(config)
+    with monkeypatch.context() as patch:
+        patch.setattr(sharding.ShardingConstraint, "platform", "tpu")
+        _, loss, grads = loss_and_gradients(config, mesh_of(*axes))
+        blocks = jax.eval_shape(
+            Objective(config, sharding.ShardingConstraint(mesh_of(*axes)))._gather,
+            decoder.param_shapes(config),
+        )["blocks"]
+    of_attention = {"kv": 2} if kv_heads else {"qkv": 3}
+    parts = {name: len(x) for name, x in blocks.items() if isinstance(x, dict) and name[-1] != "m"}
+    assert parts == {**of_attention, "mlp_in": 2}
+    assert float(loss) == pytest.approx(float(loss_one), abs=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), grads, grads_one)
+
+
 def test_parameters_moments_and_averages_are_sharded_alike():
     mesh, params = mesh_of(2, 2, 2), decoder.param_shapes(CONFIG)
     optimizer = optax.chain(optax.adam(1e-3), averaging.average_params([6.25, 25.0]))

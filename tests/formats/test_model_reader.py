@@ -38,7 +38,15 @@ def test_export_round_trips(name, tmp_path):
     assert same_bits(read(tmp_path, name), oracle(name)[1])
     assert model.shape.items() <= {"kind": name, **dataclasses.asdict(CONFIGS[name])}.items()
     whole = {x.name for x in dataclasses.fields(decoder.ModelConfig)}
-    arithmetic = {"dtype", "attention", "layer_loop", "remat", "z_loss"}
+    arithmetic = {
+        "dtype",
+        "residual_dtype",
+        "attention",
+        "kernels",
+        "layer_loop",
+        "remat",
+        "z_loss",
+    }
     arithmetic |= {"parametrization", "base_width"}  # an export has the standard one
     fixed = {"kv_heads", "head_size", "tied", "rope_scaling"} if name == "olmo" else set()
     assert whole - model.shape.keys() == arithmetic | fixed

@@ -24,7 +24,7 @@ _SHORTER = {
     "config.batch_size = 32": "config.batch_size = 8",
     "20 * 81_920": "{updates} * 8 * 128",
     '"160 steps"': '"{warmup} steps"',
-    "builtin_megabytes = 65.0": "builtin_megabytes = 3.0",
+    "builtin_megabytes = 33.0": "builtin_megabytes = 3.0",
     "tokens = 32_768": "tokens = 2_048",
 }
 PAGES = sorted(page for page in _FILES if not page.with_suffix(".ipynb").exists())

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +14,9 @@ from reference_decoders import CONFIGS, OLMO, OLMO2, PAPER, oracle
 
 from anytime_jax.config.mesh import MeshConfig
 from anytime_jax.distributed.sharding import UNCONSTRAINED, ShardingConstraint, make_mesh
-from anytime_jax.models import decoder
+from anytime_jax.models import attention, decoder
 from anytime_jax.models.attention import (
+    GpuTimes,
     causal_attention,
     choose_implementation,
     plain_attention,
@@ -132,12 +134,25 @@ def test_splash_attention_matches_plain():
     check_attention_is_that_of_plain("splash", random_heads(384, 4, 2, 2), ShardingConstraint(mesh))
 
 
+DEVICES = {
+    "cpu": SimpleNamespace(platform="cpu"),
+    "tpu": SimpleNamespace(platform="tpu"),
+    "amd": SimpleNamespace(platform="gpu", compute_capability="gfx950"),
+    "turing": SimpleNamespace(platform="gpu", compute_capability="7.5"),
+    "ampere": SimpleNamespace(platform="gpu", compute_capability="8.0"),
+    "gpu": SimpleNamespace(platform="gpu", compute_capability="9.0"),
+}
+
+
 @pytest.mark.parametrize(
     ("platform", "dtype", "length", "attention"),
     [
         ("cpu", "float32", 256, "blocks"),
         ("gpu", "float32", 256, "xla"),
         ("gpu", "bfloat16", 7, "cudnn"),
+        ("ampere", "bfloat16", 7, "cudnn"),  # nobody measured one
+        ("turing", "bfloat16", 7, "xla"),
+        ("amd", "bfloat16", 7, "xla"),
         ("tpu", "float32", 256, "xla"),
         ("tpu", "bfloat16", 256, "splash"),
         ("tpu", "bfloat16", 200, "xla"),
@@ -145,7 +160,7 @@ def test_splash_attention_matches_plain():
 )
 def test_auto_attention_by_platform(platform, dtype, length, attention):
     config = dataclasses.replace(OLMO, attention="auto", dtype=dtype)
-    assert choose_implementation(config, platform, length) == attention
+    assert choose_implementation(config, DEVICES[platform], length) == attention
 
 
 @pytest.mark.parametrize(
@@ -161,17 +176,26 @@ def test_auto_attention_by_platform(platform, dtype, length, attention):
 )
 def test_need_of_a_kernel_that_is_not_met_is_told(change, platform, need):
     config = dataclasses.replace(OLMO, **change)
-    told = unmet_need(config.attention, config, platform, config.length)
+    told = unmet_need(config.attention, config, DEVICES[platform], config.length)
     assert (need in told) if need else told == ""
+
+
+def test_auto_takes_the_fastest_measured_on_the_generation(monkeypatch):
+    """Bites if the table is not read, or another generation's row is."""
+    rows = [GpuTimes("one", 9, {"cudnn": 1, "xla": 2}), GpuTimes("two", 8, {"cudnn": 2, "xla": 1})]
+    monkeypatch.setattr(attention, "GPU_TIMES", rows)
+    config = dataclasses.replace(OLMO, attention="auto", dtype="bfloat16")
+    chosen = [choose_implementation(config, DEVICES[x], 256) for x in ("gpu", "ampere")]
+    assert chosen == ["cudnn", "xla"]
 
 
 def test_deterministic_flags_leave_cudnn(monkeypatch):
     """XLA fails to run cuDNN's attention with them: "auto" takes another, "cudnn" is refused."""
     config = dataclasses.replace(OLMO, dtype="bfloat16", attention="auto")
-    assert choose_implementation(config, "gpu", config.length) == "cudnn"
+    assert choose_implementation(config, DEVICES["gpu"], config.length) == "cudnn"
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to= --xla_gpu_deterministic_ops=true")
-    assert choose_implementation(config, "gpu", config.length) == "xla"
-    assert "deterministic" in unmet_need("cudnn", config, "gpu", config.length)
+    assert choose_implementation(config, DEVICES["gpu"], config.length) == "xla"
+    assert "deterministic" in unmet_need("cudnn", config, DEVICES["gpu"], config.length)
 
 
 def test_parameters_are_made_where_the_attention_cannot_run():

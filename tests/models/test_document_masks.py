@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 import re
+import types
 
 import jax
 import jax.numpy as jnp
@@ -172,7 +173,8 @@ def hopper_fixture(monkeypatch):
     """Lets programs be traced for a GPU that is not there."""
     monkeypatch.setattr(cudnn, "check_cudnn_version", lambda: 90_600)
     monkeypatch.setattr(cudnn, "check_compute_capability", lambda least: True)
-    monkeypatch.setattr(ShardingConstraint, "platform", "gpu")
+    gpu = types.SimpleNamespace(platform="gpu", compute_capability="9.0")
+    monkeypatch.setattr(ShardingConstraint, "device", gpu)
 
 
 def test_kernels_of_cudnn_take_offsets_and_lengths(hopper):

@@ -36,9 +36,14 @@ def test_kernels_of_an_operation_are_a_row():
 
 
 @pytest.mark.slow
-def test_products_of_an_update_are_timed(model, read_record):
-    options = ["--steps=1", "--batch=2", "--microbatches=1", "--least=0"]  # however long the gaps
-    assert kernels.main(["--model", model, *options]) == 0
-    rows = {row["kernels"]: row for row in read_record()["rows"]}
+def test_products_of_an_update_are_timed(model, read_record, tmp_path):
+    options = ["--steps=2", "--batch=2", "--microbatches=1", "--least=0"]  # however long the gaps
+    assert kernels.main(["--model", model, *options, f"--keep={tmp_path}"]) == 0
+    live = read_record()["rows"]
+    rows = {row["kernels"]: row for row in live}
     assert rows["all matmul"]["ms"] > 0
     assert any("dot_general" in name for name in rows)
+    assert rows["not in the program"]["ms"] == 0
+    # The trace alone has all of this.
+    assert kernels.main([f"--trace={tmp_path}", "--least=0"]) == 0
+    assert read_record()["rows"] == live
