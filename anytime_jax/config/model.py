@@ -68,8 +68,8 @@ class ModelConfig:
         (`jax.nn.dot_product_attention`); "splash" (JAX's kernel for TPUs).
       kernels: parts of a block that a Triton kernel computes in one pass each, of "heads" (norm and
         rotation of queries and keys), "norms" (additions to the residual stream and the norms that
-        follow) and "activation". XLA computes the others, and all of sizes that are no powers of
-        2. Only a GPU is faster with them.
+        follow) and "activation". XLA computes the others, those of sizes that are no powers of 2,
+        and all on other devices than GPUs.
       layer_loop: "scan" compiles one block and loops; "unroll" compiles every block, at most
         500: slower to compile, faster to run.
       remat: what the backward pass recomputes: nothing ("none"), all ("full"), or all but matrix

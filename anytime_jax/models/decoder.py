@@ -598,9 +598,9 @@ class Block(nn.Module):
 
 
 def _compute(block: Block, part: str, *arguments: Any) -> Any:
-    """Calls a function of `between_products`, or the Triton kernel of the same name."""
+    """Calls a function of `between_products`, or on a GPU the Triton kernel of the same name."""
     functions = between_products.FUNCTIONS
-    if part in block.config.kernels:
+    if part in block.config.kernels and block.constrain.platform == "gpu":
         from anytime_jax.models import triton_kernels  # the import takes 0.2 s
 
         functions = triton_kernels.FUNCTIONS
