@@ -61,8 +61,8 @@ PARAMETER_FLOPS = 32.0
 # An average is read and written, and the new weights are read for it: in arrays of their size.
 AVERAGE_ARRAYS = 3.0
 # Programs of a run from start to stop, with a save and an evaluation: `init`, the train and the
-# evaluation step, the checksums of weights and of the optimizer's state.
-PROGRAMS = 5
+# evaluation step, and a checksum for each of ten shapes of arrays.
+PROGRAMS = 3 + 10
 # Of its second start: a conversion of JAX's own. What is restored lies where `init` puts it, or the
 # train step would be compiled again.
 RESUMED = 1
