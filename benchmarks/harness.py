@@ -153,7 +153,7 @@ def make_parser(
     if data:
         parser.add_argument("--data", type=Path, required=True, help="a prepared dataset")
     if model:
-        parser.add_argument("--model", default="small", help=MODEL_HELP)
+        parser.add_argument("--model", default="small", help=f"{MODEL_HELP} (default small)")
     parser.add_argument(
         "--output",
         type=Path,

@@ -7,9 +7,10 @@ A cold start has an empty XDG_CACHE_HOME; Python's .pyc files exist, and the dat
 The targets are 15 s cold and 5 s cached. CPU seconds, available on Linux only, are independent of
 the load of the machine.
 
-With `--updates`, one start trains so far in this process, and the table says what its time went
-into. Before and after it, the compiled update is timed by itself, on one batch. The target of the
-evaluations is 5% of the time.
+With `--updates`, one start trains for that many updates, in this process, and the table says what
+its time went into. Before and after it, the compiled update is timed by itself, on one batch, so
+that the start finds it among the compiled programs: its own compilation is in the other table. The
+target of the evaluations is 5% of the time.
 """
 
 import argparse

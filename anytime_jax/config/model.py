@@ -61,15 +61,16 @@ class ModelConfig:
         logits small. Losses are reported without it.
       dtype: type of operands and results of matrix products; their sums are float32, as is all else
         but what `residual_dtype` says.
-      residual_dtype: type of the residual stream. "bfloat16" moves half of its bytes, and rounds
-        every addition to 8 bits.
+      residual_dtype: type of the residual stream. "bfloat16" halves the bytes that are read and
+        written, and rounds every addition to 8 bits.
       attention: implementation: "auto", the fastest known for the device; "plain" einsum and
         softmax; "blocks", the same without most of what is masked; "xla" or "cudnn"
         (`jax.nn.dot_product_attention`); "splash" (JAX's kernel for TPUs).
       kernels: parts of a block that a Triton kernel computes in one pass each, of "heads" (norm and
-        rotation of queries and keys), "norms" (additions to the residual stream and the norms that
-        follow) and "activation". XLA computes the others, those of sizes that are no powers of 2,
-        and all on other devices than GPUs.
+        rotation of queries and keys), "norms" (the norm before attention, and attention's addition
+        to the residual stream with the norm before the MLP) and "activation". XLA computes all
+        else: parts whose sizes do not fit a kernel (docs/performance.md), a block of your own, and
+        everything on other devices than GPUs.
       layer_loop: "scan" compiles one block and loops; "unroll" compiles every block, at most
         500: slower to compile, faster to run.
       remat: what the backward pass recomputes: nothing ("none"), all ("full"), or all but matrix

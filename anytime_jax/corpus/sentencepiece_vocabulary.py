@@ -93,9 +93,9 @@ class SentencePieceVocabulary(Vocabulary):
     def _splits(self) -> bool:
         """Whether the ids of a text are those of its stretches, one after another.
 
-        They are if the model joins pairs to pieces of which none has a space after another
-        character, and if its normalizer changes no space. A model without pieces for bytes writes
-        one unknown id for a run of characters that it lacks, which may have a space in it.
+        A text may be encoded in stretches if the model is byte pairs, no piece has a space after
+        another character, and the normalizer changes no space. The model needs pieces for bytes:
+        without them, one unknown id stands for several characters that it lacks, spaces among them.
         """
         trainer, normalizer = self._settings.trainer_spec, self._settings.normalizer_spec
         return (

@@ -47,7 +47,7 @@ _DETERMINISTIC_FLAGS = ("xla_gpu_deterministic_ops", "xla_gpu_exclude_nondetermi
 # Sizes of splash attention's blocks of queries and keys, which must divide the length.
 _SPLASH_BLOCKS = (128, 256, 384, 512)
 # Name of what the kernel's backward pass needs of its forward pass, for `jax.checkpoint`.
-KEPT = "attention"
+CHECKPOINT_NAME = "attention"
 # Queries whose scores `largest_logit` has in memory at once.
 _QUERIES = 128
 
@@ -66,8 +66,9 @@ class GpuTimes(NamedTuple):
     milliseconds: Mapping[Attention, float]
 
 
-# "auto" takes the fastest implementation of the first GPU of the same generation; where no GPU of
-# the generation was measured, cuDNN's. `python -m benchmarks.attention` prints a row for its GPU.
+# "auto" takes the fastest implementation of the first GPU of the same generation, and cuDNN's where
+# no GPU of the generation was measured; "xla" where that one cannot run. `python -m
+# benchmarks.attention` prints a row for its GPU.
 GPU_TIMES = (
     GpuTimes("NVIDIA H200", 9, {"cudnn": 0.51, "plain": 2.36, "xla": 3.18}),
     # Of a whole update of 8 windows of the 150M model.
@@ -365,7 +366,7 @@ def _splash_attention(
         block_sizes=splash.BlockSizes(
             size, size, block_q_dkv=size, block_kv_dkv=size, use_fused_bwd_kernel=True
         ),
-        residual_checkpoint_name=KEPT,
+        residual_checkpoint_name=CHECKPOINT_NAME,
         interpret=precision.platform != "tpu",
     )
     scaled_BxLxHxK = q_BxLxHxK * (1 / math.sqrt(head_size))

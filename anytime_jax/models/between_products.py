@@ -2,7 +2,8 @@
 
 `model.kernels` names the parts that a GPU computes by a Triton kernel instead, with the same
 arguments and rounding (`triton_kernels`): "heads" is `split_heads`, "norms" `add_and_normalize` and
-"activation" `activate`. A part that is not named is the function here. Tests compare the two.
+"activation" `activate`. A part that is not named is the function here. Tests compare the two. The
+model's last norm, and the MLP's addition to the residual stream, are XLA's.
 
 Shape suffixes: B batch, L length, D width, C parts fused in a product, H heads, K head size,
 F MLP width.

@@ -59,7 +59,9 @@ PARAMETER_AXES: dict[str, tuple[str | None, ...]] = {
     "mlp_in": ("width", None, "mlp"),
     "mlp_out": ("mlp", "width"),
     "head": ("width", "vocabulary"),
-    # Parts of fused matrices, in a program (`split_parts`).
+}
+# The same of the parts of fused matrices in parameters that `split_parts` returns.
+PART_AXES: dict[str, tuple[str | None, ...]] = {
     **dict.fromkeys(("queries", "keys", "values"), ("width", "heads", None)),
     **dict.fromkeys(("gate", "up"), ("width", "mlp")),
 }
@@ -303,7 +305,7 @@ def _run(
         policies = jax.checkpoint_policies
         policy = policies.save_from_both_policies(
             policies.dots_with_no_batch_dims_saveable,
-            policies.save_only_these_names(attention.KEPT, norm.KEPT),
+            policies.save_only_these_names(attention.CHECKPOINT_NAME, norm.CHECKPOINT_NAME),
         )
         policy = policy if config.remat == "products" else None
         run_block = jax.checkpoint(run_block, policy=policy, prevent_cse=is_unrolled)
@@ -417,8 +419,8 @@ def _each_layer(config: ModelConfig, blocks: Any) -> list[Any]:
 
 
 def _final_norm(config: ModelConfig, params: Params, x_BxLxD: jax.Array) -> jax.Array:
-    norm = Norm(config, name="final_norm")
-    return cast(jax.Array, norm.apply({"params": params["final_norm"]}, x_BxLxD))
+    layer = Norm(config, name="final_norm")
+    return cast(jax.Array, layer.apply({"params": params["final_norm"]}, x_BxLxD))
 
 
 class _Parameters(nn.Module):
@@ -553,8 +555,8 @@ class Block(nn.Module):
             scales, form = {}, _norm_form(cfg)
             if cfg.qk_norm != "none":
                 shape = (heads, K)[cfg.qk_norm == "head" :]
-                norms = {x: Norm(cfg, name=f"{x}_norm") for x in name if x != "v"}
-                scales = {x: norm.scale(*shape) for x, norm in norms.items()}
+                scaled = [x for x in name if x != "v"]
+                scales = {x: Norm(cfg, name=f"{x}_norm").scale(*shape) for x in scaled}
             projected += _compute(self, "heads", y, name, scales, table_2xLxK, form)
         q_BxLxHxK, k_BxLxGxK, v_BxLxGxK = projected
         return q_BxLxHxK, k_BxLxGxK, v_BxLxGxK
@@ -594,13 +596,18 @@ class Block(nn.Module):
         return self._add_bias("mlp_out", out_BxLxD)
 
 
-# These are no methods, because Flax would name operations after them.
+# Functions, not methods: Flax would add the name of a method to the names of operations.
 
 
 def _compute(block: Block, part: str, *arguments: Any) -> Any:
-    """Calls a function of `between_products`, or on a GPU the Triton kernel of the same name."""
+    """Calls a function of `between_products`, or on a GPU the Triton kernel of the same name.
+
+    A kernel rounds what it returns, as the products of this module would. A block of another class
+    may compute with it in float32.
+    """
     functions = between_products.FUNCTIONS
-    if part in block.config.kernels and block.constrain.platform == "gpu":
+    on_gpu = block.constrain.platform == "gpu"
+    if part in block.config.kernels and on_gpu and type(block) is Block:
         from anytime_jax.models import triton_kernels  # the import takes 0.2 s
 
         functions = triton_kernels.FUNCTIONS
@@ -608,10 +615,10 @@ def _compute(block: Block, part: str, *arguments: Any) -> Any:
 
 
 def _add_and_normalize(
-    block: Block, x_BxLxD: jax.Array, added_BxLxD: jax.Array | None, norm: "Norm"
+    block: Block, x_BxLxD: jax.Array, added_BxLxD: jax.Array | None, layer: "Norm"
 ) -> tuple[jax.Array, jax.Array]:
-    scale_D = norm.scale(x_BxLxD.shape[-1])
-    with jax.named_scope(cast(str, norm.name)):
+    scale_D = layer.scale(x_BxLxD.shape[-1])
+    with jax.named_scope(cast(str, layer.name)):
         return _compute(block, "norms", x_BxLxD, added_BxLxD, scale_D, _norm_form(block.config))
 
 

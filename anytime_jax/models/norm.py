@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-KEPT = "norm"  # name of the statistics, for `jax.checkpoint`
+CHECKPOINT_NAME = "norm"  # of the statistics, for `jax.checkpoint`
 
 _Statistics = tuple[jax.Array | None, jax.Array]
 
@@ -30,7 +30,7 @@ def _forward(
     x_NxD: jax.Array, scale_D: jax.Array, epsilon: float, centered: bool
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array, _Statistics]]:
     statistics = _statistics(x_NxD, scale_D.ndim, epsilon, centered)
-    statistics = checkpoint_name(statistics, KEPT)
+    statistics = checkpoint_name(statistics, CHECKPOINT_NAME)
     return _unit(x_NxD, statistics) * scale_D, (x_NxD, scale_D, statistics)
 
 

@@ -3,7 +3,7 @@
 Each function has the arguments, results and rounding of its twin in `between_products`; what the
 twin leaves to the next product to round is rounded here. Forward and backward read their operands
 once and write their results once, where XLA takes several passes. Nothing but operands is kept for
-the backward pass. Triton computes with powers of 2: other sizes are left to the twin.
+the backward pass. Triton computes with powers of 2: sizes that do not fit are left to the twin.
 
 All are one mechanism, `_Pass`: a function of some rows, which each program of a grid computes for
 its rows, and in the backward pass JAX's own gradient of this function. The gradient of a scale is a
@@ -328,9 +328,11 @@ def add_and_normalize(
         twin = between_products.add_and_normalize
         return twin(x_BxLxD, added_BxLxD, scale_D, form, precision, constrain)
 
+    dtype = x_BxLxD.dtype
+
     def norm(*blocks: jax.Array) -> Arrays:
         *terms, scale = blocks
-        x = functools.reduce(jnp.add, terms).astype(x_BxLxD.dtype).astype(jnp.float32)
+        x = functools.reduce(jnp.add, terms).astype(dtype).astype(jnp.float32)
         (unit,) = _units([x], form, (1,), D)
         return [x, precision.round(unit * scale).astype(jnp.float32)]
 
@@ -339,7 +341,7 @@ def add_and_normalize(
         norm,
         operands=[[()]] * len(terms),
         results=[[()]] * 2,
-        dtypes=[x_BxLxD.dtype, precision.stored_dtype],
+        dtypes=[dtype, precision.stored_dtype],
         shared=[[(_ALL,)]],
         axes=("batch", None, None),
         shared_axes=(None,),

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from anytime_jax.config.model import Dtype, ModelConfig
 from anytime_jax.config.run_settings import DataConfig
@@ -140,9 +140,7 @@ class Objective:
         if mesh is None or mesh.shape["data"] == 1:
             return mean(of_part(self, params, tokens_BxT, scale))
         parts = mesh.shape["data"]
-        axes = decoder.parameter_axes(self.model)
-        shapes = jax.eval_shape(self._split, params)
-        stored = sharding.parameter_shardings(shapes, axes, mesh)
+        stored = self._shardings(jax.eval_shape(self._split, params))
         params = self._gather(params)
         if parts == mesh.size:
             local = self._constrained(is_local=True)
@@ -286,17 +284,24 @@ class Objective:
             return leaf.astype(dtypes.get(path[-1].key, leaf.dtype))
 
         params = self._split(jax.tree_util.tree_map_with_path(rounded, params))
-        axes = decoder.parameter_axes(self.model)
-        places = sharding.parameter_shardings(params, axes, mesh, gathered=True)
-        return jax.lax.with_sharding_constraint(params, places)
+        return jax.lax.with_sharding_constraint(params, self._shardings(params, gathered=True))
+
+    @property
+    def _splits_parts(self) -> bool:
+        return self.constrain.platform == "tpu" and (
+            decoder.block_class(self.model) is decoder.Block
+        )
 
     def _split(self, params: Params) -> Params:
         """Returns the parameters as the program of the platform has them (`split_parts`)."""
-        is_own = decoder.block_class(self.model) is not decoder.Block
-        splits_heads = self.model.key_heads % self.constrain.shards("heads") > 0
-        if self.constrain.platform != "tpu" or is_own or splits_heads:
-            return params
-        return decoder.split_parts(self.model, params)
+        return decoder.split_parts(self.model, params) if self._splits_parts else params
+
+    def _shardings(self, params: Params, *, gathered: bool = False) -> Params:
+        """Returns `parameter_shardings` of what `_split` returns."""
+        parts = decoder.PART_AXES if self._splits_parts else {}
+        axes = {**decoder.parameter_axes(self.model), **parts}
+        mesh = cast(Mesh, self.constrain.mesh)
+        return sharding.parameter_shardings(params, axes, mesh, gathered=gathered)
 
 
 def _sum_over_data(grad: jax.Array, stored: NamedSharding) -> jax.Array:

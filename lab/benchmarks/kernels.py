@@ -8,7 +8,7 @@ a run or what `--keep` kept, also on a machine without the device. A trace has t
 so that kernels of one kind that come from the same JAX operation are a row, over all layers and
 microbatches. A kernel's limit is the larger of its FLOPs over the device's peak and its bytes over
 the bandwidth of the memory. On a device without figures, such as a CPU, there are no limits. A CPU
-runs several kernels at a time.
+runs several kernels at a time, so that the shares may add up to more than 1.
 
 On a GPU, a trace does not say from which operation a kernel inside a CUDA graph comes. This command
 turns graphs off for its own traces; set XLA_FLAGS=--xla_gpu_enable_command_buffer= for others.
@@ -94,8 +94,9 @@ def main(argv: Sequence[str]) -> int:
     add("--batch", type=int, help="sequences (default: the configuration's)")
     add("--microbatches", type=int, help="default: the configuration's")
     add("--least", type=float, default=0.01, help="share of an update to show (default 0.01)")
-    add("--keep", type=Path, metavar="DIR", help="keep the trace in this directory")
-    add("--trace", type=Path, metavar="DIR", help="read the newest trace below this directory")
+    of_trace = parser.add_mutually_exclusive_group().add_argument
+    of_trace("--keep", type=Path, metavar="DIR", help="keep the trace in this directory")
+    of_trace("--trace", type=Path, metavar="DIR", help="read the newest trace below this directory")
     add("--device", choices=DEVICE_SPECS, help="device with the limits (default: this machine's)")
     return record.run(parser, argv, _measure)
 
@@ -147,7 +148,11 @@ def read_trace(directory: Path) -> Trace:
     steps: set[int] = set()
     # By place and program: name, start and end of each event, in nanoseconds.
     events: dict[tuple[str, int], dict[str, list[tuple[str, float, float]]]] = {}
-    for plane in jax.profiler.ProfileData.from_serialized_xspace(contents).planes:
+    try:
+        planes = jax.profiler.ProfileData.from_serialized_xspace(contents).planes
+    except RuntimeError as error:
+        raise InputError(f"{files[-1]} is damaged: {error}") from error
+    for plane in planes:
         for event in (event for line in plane.lines for event in line.events):
             stats = dict(event.stats)
             if "step_num" in stats:
@@ -223,7 +228,7 @@ def make_rows(
         rows.append(_row(f"all {kind}", group, times, wall))
     known = {kernel.name for kernel in kernels}
     unknown = sum(seconds for name, seconds in times.items() if name not in known)
-    gaps = wall - sum(times.values())
+    gaps = max(0.0, wall - sum(times.values()))
     for name, seconds in (("not in the program", unknown), ("no kernel", gaps)):
         rows.append(_row(name, [], {}, wall) | {"ms": 1e3 * seconds, "share": seconds / wall})
     return rows

@@ -80,14 +80,17 @@ def _measure(options: argparse.Namespace) -> record.Result:
                 raise RunError(f"process {i} {outcome.failure}")
             machine = outcome.record["machine"]
             for row in outcome.record["rows"]:
-                found.setdefault(row["what"], []).append(row["ratio"])
+                of_model = (
+                    f" of {options.model}" if options.model and row["what"] == "update" else ""
+                )
+                found.setdefault(row["what"] + of_model, []).append(row["ratio"])
     kind = machine_kind(machine)
     accepted = json.loads(ACCEPTED.read_text(encoding="utf-8"))
     before = accepted.get(kind, {"ratios": {}})
     rows = compare(found, before["ratios"])
     if options.accept:
         accepted[kind] = {"date": time.strftime("%Y-%m-%d"), "jax": jax.__version__}
-        accepted[kind] |= {"ratios": found}
+        accepted[kind] |= {"ratios": {**before["ratios"], **found}}
         record.write(accepted, ACCEPTED)
     of = f"those accepted on {before['date']} (jax {before['jax']})" if before["ratios"] else "none"
     title = f"{kind}: times in units of a matrix product, beside {of}"

@@ -154,6 +154,15 @@ def test_parameters_moments_and_averages_are_sharded_alike():
     assert average.count.is_fully_replicated
 
 
+def test_parameters_of_unknown_names_are_replicated():
+    """Such as a gate of a block from outside, though a program has parts of the same name."""
+    gates = {"gate": jax.ShapeDtypeStruct((3,), jnp.float32)}
+    (place,) = sharding.parameter_shardings(
+        gates, decoder.PARAMETER_AXES, mesh_of(1, 2, 4)
+    ).values()
+    assert place.is_fully_replicated
+
+
 def test_factored_moments_and_placeholders_are_replicated():
     mesh, params = mesh_of(2, 2, 2), decoder.param_shapes(CONFIG)
     optimizer = optax.adafactor(1e-2, min_dim_size_to_factor=8, momentum=0.9)

@@ -1,4 +1,4 @@
-"""Triton kernels against their twins in plain JAX: on a GPU if there is one, else interpreted."""
+"""Triton kernels, interpreted on a CPU, against their twins in plain JAX."""
 
 import contextlib
 import dataclasses
@@ -92,7 +92,6 @@ def check(part, dtype, arrays, arguments):
     ],
 )
 def test_heads(parts, heads, channels, norm, form, dtype):
-    """Of 50 tokens: the last programs have fewer than the others."""
     table = rotary_table(64, channels, 10_000.0)
     shape = {"width": (heads, channels), "head": (channels,), "none": None}[norm]
     letters = [x for x in parts if x != "v" and shape]
