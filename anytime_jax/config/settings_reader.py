@@ -124,7 +124,7 @@ _TYPES: dict[Any, _Type] = {
     float: _Type("float", "a number", (float, int), float),
     str: _Type("text", "text", (str,)),
     bool: _Type("bool", "True or False", (bool,)),
-    tuple: _Type("tuple", "a tuple, in parentheses, or a dictionary", _TUPLE, _tuples),
+    tuple: _Type("tuple", "a tuple, in parentheses with a comma, or a dictionary", _TUPLE, _tuples),
     _BY_NAME: _Type(
         "dictionary", 'a dictionary, such as {"web": ...} or {"8x": ...}', _TUPLE, _pairs
     ),
