@@ -20,7 +20,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from anytime_jax.commands.argument_parser import positive_int
+from anytime_jax.config.model import Attention, Olmo
 from anytime_jax.distributed.jax_settings import configure
+from anytime_jax.errors import InputError
 from anytime_jax.models.attention import (
     Documents,
     GpuTimes,
@@ -28,6 +31,7 @@ from anytime_jax.models.attention import (
     find_documents,
     generation,
     plain_attention,
+    unmet_need,
 )
 from anytime_jax.models.mixed_einsum import Precision
 from benchmarks import harness, record
@@ -41,16 +45,26 @@ def main(argv: list[str]) -> int:
     parser = harness.make_parser("benchmarks.attention", __doc__, steps=5, rounds=3)
     add = parser.add_argument
     paths = ("plain", "blocks", "xla", "cudnn", "splash")
-    add("--attention", nargs="+", choices=paths, default=["plain", "xla", "cudnn"])
-    add("--rows", type=int, default=16, help="windows (default 16)")
-    add("--length", type=int, default=1024, help="tokens of a window (default 1024)")
-    add("--heads", type=int, default=12, help="heads of queries, a multiple of 4 (default 12)")
-    add("--head-size", type=int, default=64, help="channels of a head (default 64)")
+    add("--attention", nargs="+", choices=paths, help="default: plain, xla, and on a GPU cudnn")
+    add("--rows", type=positive_int, default=16, help="windows (default 16)")
+    add("--length", type=positive_int, default=1024, help="tokens of a window (default 1024)")
+    add("--heads", type=positive_int, default=12, help="a multiple of 4 (default 12)")
+    add("--head-size", type=positive_int, default=64, help="channels of a head (default 64)")
     return record.run(parser, argv, _measure)
 
 
 def _measure(options: argparse.Namespace) -> record.Result:
-    platform = jax.default_backend()
+    platform, device = jax.default_backend(), jax.devices()[0]
+    heads = options.heads
+    if heads % 4:
+        raise InputError(f"--heads={heads} is not a multiple of 4")
+    paths: list[Attention] = options.attention or ["plain", "xla"]
+    if not options.attention and platform == "gpu":
+        paths.append("cudnn")
+    model = Olmo(width=heads * options.head_size, heads=heads, length=options.length)
+    for path in paths:
+        if need := unmet_need(path, model, device, options.length):
+            raise InputError(f"--attention={path} needs {need}")
     rng = np.random.default_rng(0)
     shape = (options.rows, options.length, options.heads, options.head_size)
     tokens = (rng.random(shape[:2]) >= _SHARE_OF_ENDS).astype(np.int32)  # 0 ends a text
@@ -62,7 +76,7 @@ def _measure(options: argparse.Namespace) -> record.Result:
         arrays = tuple(jnp.asarray(x, jnp.bfloat16).astype(jnp.float32) for x in draws)
         with jax.default_matmul_precision("highest"):
             expected = _function(plain_attention, Precision("float32", platform), apart)(arrays)
-        for path in options.attention:
+        for path in paths:
             name = path + (", documents" if apart else "")
             name += ", 4 heads share keys" if group > 1 else ""
             precision = Precision("bfloat16", platform)
@@ -79,9 +93,8 @@ def _measure(options: argparse.Namespace) -> record.Result:
         for name, errors in rows.items()
     ]
     if platform == "gpu":
-        device = jax.devices()[0]
-        times = {
-            x: round(harness.milliseconds(seconds[x])["median_ms"], 3) for x in options.attention
+        times: dict[Attention, float] = {
+            x: round(harness.milliseconds(seconds[x])["median_ms"], 3) for x in paths
         }
         print(GpuTimes(device.device_kind, generation(device), times))
     return record.Result("Attention and its gradients", table, {"seconds": seconds})

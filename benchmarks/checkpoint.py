@@ -10,8 +10,9 @@ compressed away. On a CPU `jax.device_get` copies nothing, so a copy of the arra
 The second command makes 40 saves of a state of 218 MB, with one update while a save is written and
 one after it. Row 0 is training before the first save. `resident` is the memory of the process, and
 `allocated` the part that malloc has handed out. `resident_above` and `allocated_above` are by how
-many times the size of the state the peaks are above those of row 0. With `--plain`, Orbax and
-malloc have their own defaults. This needs Linux with glibc.
+many times the size of the state the peaks are above those of row 0; a negative number is memory of
+training that the first save gave back. With `--plain`, Orbax and malloc have their own defaults.
+This needs Linux with glibc.
 """
 
 import argparse
@@ -62,8 +63,10 @@ _EMPTY_META = Meta(
 
 def main(argv: Sequence[str]) -> int:
     parser = harness.make_parser("benchmarks.checkpoint", __doc__, rounds=5)
-    parser.add_argument("--width", type=int, default=512, help="of the model (default 512)")
-    parser.add_argument("--layers", type=int, default=8, help="of the model (default 8)")
+    parser.add_argument(
+        "--width", type=positive_int, default=512, help="of the model (default 512)"
+    )
+    parser.add_argument("--layers", type=positive_int, default=8, help="of the model (default 8)")
     parser.add_argument("--scratch", type=Path, help="directory on the disk to save to")
     parser.add_argument("--saves", type=positive_int, help="measure the memory of so many saves")
     parser.add_argument(_PLAIN, action="store_true", help="with --saves: defaults of others")

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from anytime_jax.commands.argument_parser import positive_int
 from anytime_jax.corpus.builtin_source import BuiltinSource
 from anytime_jax.corpus.file_source import FileSource
 from anytime_jax.corpus.preparation import prepare
@@ -42,10 +43,15 @@ def main(argv: Sequence[str]) -> int:
     add = parser.add_argument
     add("--documents", type=Path, help="a JSON document with a `text` on each line, repeated")
     add("--vocabulary", type=Path, help="a SentencePiece model or a tokenizer.json")
-    add("--train-vocabulary", type=int, default=32_000, help="size of the vocabulary to train")
+    add(
+        "--train-vocabulary",
+        type=positive_int,
+        default=32_000,
+        help="size of the vocabulary to train",
+    )
     add("--megabytes", type=float, default=60.0, help="of text (default 60)")
-    add("--length", type=int, default=1024, help="tokens of a window (default 1024)")
-    add("--batches", type=int, nargs="+", default=[8, 64, 256], help="windows of a batch")
+    add("--length", type=positive_int, default=1024, help="tokens of a window (default 1024)")
+    add("--batches", type=positive_int, nargs="+", default=[8, 64, 256], help="windows of a batch")
     add("--seconds", type=float, default=2.0, help="of one round of reading (default 2)")
     add("--scratch", type=Path, help="directory for temporary data")
     return record.run(parser, argv, _measure)

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from anytime_jax import averaging
+from anytime_jax.commands.argument_parser import positive_int
 from anytime_jax.data.dataset_info import load_dataset
 from anytime_jax.data.windows import Windows
 from anytime_jax.distributed import sharding
@@ -26,8 +27,8 @@ TARGET = 6.2  # times the seconds of one tree
 def main(argv: Sequence[str]) -> int:
     parser = harness.make_parser("benchmarks.evaluate", __doc__, rounds=9, data=True, model=True)
     add = parser.add_argument
-    add("--windows", type=int, default=256, help="of the validation split (default 256)")
-    add("--batch-size", type=int, default=64, help="windows in a batch (default 64)")
+    add("--windows", type=positive_int, default=256, help="of the validation split (default 256)")
+    add("--batch-size", type=positive_int, default=64, help="windows in a batch (default 64)")
     return record.run(parser, argv, _measure)
 
 

@@ -158,7 +158,7 @@ class Outcome:
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = harness.make_parser("benchmarks.gpu", __doc__)
+    parser = harness.make_parser("benchmarks.gpu", __doc__, output=Path("gpu.json"))
     add = parser.add_argument
     add("--parts", nargs="+", choices=list(PARTS), default=list(PARTS), help="default: all")
     add("--smoke", action="store_true", help="tiny sizes, on a CPU too")
@@ -173,17 +173,16 @@ def _measure(argv: Sequence[str], options: argparse.Namespace) -> int:
     if machine["platform"] != "gpu" and not options.smoke:
         raise InputError(f"JAX finds no GPU, only a {machine['platform']}: try --smoke")
     torch = options.torch_python or ("" if options.smoke else sys.executable)
-    output = options.output or Path("gpu.json")
     rows: list[record.Row] = []
     outcomes: dict[str, Any] = {}
     for name, outcome in run_parts(select(options.parts), options.smoke, torch, deadline):
         rows += make_rows(name, outcome)
         outcomes[name] = dataclasses.asdict(outcome)
-        record.write(record.make("benchmarks.gpu", argv, rows, outcomes, machine), output)
+        record.write(record.make("benchmarks.gpu", argv, rows, outcomes, machine), options.output)
         status = outcome.failure or outcome.skipped or "done"
         print(f"{name}: {status}, after {format_duration(outcome.seconds)}", flush=True)
     record.show(machine["devices"], rows)
-    print(f"record: {output}")
+    print(f"record: {options.output}")
     return 1 if any(outcome["failure"] for outcome in outcomes.values()) else 0
 
 

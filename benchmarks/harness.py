@@ -134,10 +134,12 @@ def make_parser(
     rounds: int | None = None,
     data: bool = False,
     model: bool = False,
+    output: Path | None = None,
 ) -> argparse.ArgumentParser:
     """Returns a parser with --output, and the options that the benchmark has.
 
-    `module` is the full name of the benchmark's module; `steps` and `rounds` are defaults.
+    `module` is the full name of the benchmark's module; `steps`, `rounds` and `output` are
+    defaults.
     """
     parser = argparse.ArgumentParser(
         f"python -m {module}",
@@ -158,6 +160,7 @@ def make_parser(
         "--output",
         type=Path,
         metavar="FILE",
-        help="write the record to this file, not to benchmarks/results.jsonl",
+        default=output,
+        help=f"write the record to this file, not to {output or 'benchmarks/results.jsonl'}",
     )
     return parser

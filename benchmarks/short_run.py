@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from anytime_jax.checkpoints.metric_records import TIMINGS, Row, read_records
+from anytime_jax.commands.argument_parser import positive_int
 from anytime_jax.distributed.jax_settings import configure
 from anytime_jax.errors import InputError, RunError
 from benchmarks import harness, record
@@ -32,9 +33,9 @@ _LAST = 3  # the last loss is the mean over so many updates
 def main(argv: Sequence[str]) -> int:
     parser = harness.make_parser("benchmarks.short_run", __doc__, data=True, model=True)
     add = parser.add_argument
-    add("--updates", type=int, default=60, help="an even number (default 60)")
-    add("--batch", type=int, default=32, help="windows in an update (default 32)")
-    add("--microbatches", type=int, default=1, help="default 1")
+    add("--updates", type=positive_int, default=60, help="an even number (default 60)")
+    add("--batch", type=positive_int, default=32, help="windows in an update (default 32)")
+    add("--microbatches", type=positive_int, default=1, help="default 1")
     add("--scratch", type=Path, help="directory for temporary run directories")
     return record.run(parser, argv, _measure)
 

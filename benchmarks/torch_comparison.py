@@ -27,6 +27,7 @@ import jax
 import numpy as np
 
 from anytime_jax.averaging import GrowingWindow
+from anytime_jax.commands.argument_parser import positive_int
 from anytime_jax.config.model import Olmo
 from anytime_jax.config.run_config import Config
 from anytime_jax.distributed import sharding
@@ -181,8 +182,8 @@ def main(argv: Sequence[str]) -> int:
     )
     add, default = parser.add_argument, "(default: the configuration's)"
     add("--torch-python", required=True, help="an interpreter with torch")
-    add("--batch", type=int, help=f"sequences {default}")
-    add("--microbatches", type=int, help=default)
+    add("--batch", type=positive_int, help=f"sequences {default}")
+    add("--microbatches", type=positive_int, help=default)
     modes = ("compiled", "eager")
     add("--modes", nargs="+", choices=modes, default=modes, help="of PyTorch (default both)")
     return record.run(parser, argv, _measure)

@@ -9,24 +9,26 @@ an H100. The training text is repeated if it is too short.
 """
 
 import argparse
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from anytime_jax.checkpoints.metric_records import read_records
+from anytime_jax.commands.argument_parser import positive_int
 from anytime_jax.errors import RunError
-from benchmarks import harness, record
+from benchmarks import gpu, harness, record
+
+_LIMIT = 1_200.0  # seconds of a run
 
 
 def main(argv: Sequence[str]) -> int:
     parser = harness.make_parser("benchmarks.device.moments", __doc__, data=True, model=True)
     add = parser.add_argument
-    add("--updates", type=int, default=400, help="default 400")
-    add("--seeds", type=int, default=2, help="pairs of runs (default 2)")
-    add("--batch", type=int, default=64, help="windows in an update (default 64)")
-    add("--microbatches", type=int, default=2, help="default 2")
+    add("--updates", type=positive_int, default=400, help="default 400")
+    add("--seeds", type=positive_int, default=2, help="pairs of runs (default 2)")
+    add("--batch", type=positive_int, default=64, help="windows in an update (default 64)")
+    add("--microbatches", type=positive_int, default=2, help="default 2")
     return record.run(parser, argv, _measure)
 
 
@@ -66,8 +68,9 @@ def _losses(
         "checkpoint.every": stop,
     }
     command = harness.train_command(options.model, options.data, settings)
-    if subprocess.run(command, cwd=harness.REPOSITORY, check=False, stdout=sys.stderr).returncode:
-        raise RunError(f"the run of seed {seed} with moments in {moments} failed, as printed above")
+    outcome = gpu.run_part(command, None, _LIMIT)
+    if outcome.failure:
+        raise RunError(f"seed {seed}, moments in {moments}: {outcome.failure}")
     names = ("eval/last/loss", "eval/f25/loss")
     last = [row.values for row in read_records(run_dir) if names[0] in row.values][-1]
     return {name.split("/")[1]: last[name] for name in names}

@@ -45,7 +45,9 @@ _ALL = ",".join(KERNELS)
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = harness.make_parser("benchmarks.device.switches", __doc__)
+    parser = harness.make_parser(
+        "benchmarks.device.switches", __doc__, output=Path("switches.json")
+    )
     parser.add_argument("--model", default="150m", help=f"{harness.MODEL_HELP} (default 150m)")
     parser.add_argument("--torch-python", help="interpreter with torch, for one more case")
     parser.add_argument("--seconds", type=float, default=480, help="in all (default 480)")
@@ -57,7 +59,6 @@ def main(argv: Sequence[str]) -> int:
 
 def _measure(argv: Sequence[str], options: argparse.Namespace) -> int:
     deadline = time.monotonic() + options.seconds
-    output = options.output or Path("switches.json")
     update = f"{_TINY}small" if options.smoke else f"{_UPDATE}{options.model}"
     longest, rows, details = 0.0, [], []
     cases = list(_cases(update, options))
@@ -88,11 +89,11 @@ def _measure(argv: Sequence[str], options: argparse.Namespace) -> int:
                 }
             )
             details.append({"output": outcome.output, **outcome.record.get("details", {})})
-            record.write(
-                record.make("benchmarks.device.switches", argv, rows, {"cases": details}), output
-            )
+            result = record.make("benchmarks.device.switches", argv, rows, {"cases": details})
+            record.write(result, options.output)
             print(rows[-1], flush=True)
     record.show(f"The {options.model} update", rows)
+    print(f"record: {options.output}")
     return 0
 
 

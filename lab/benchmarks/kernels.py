@@ -30,6 +30,7 @@ from typing import Any
 import jax
 from google.protobuf import descriptor_pb2, message_factory, text_format
 
+from anytime_jax.commands.argument_parser import positive_int
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.device_specs import DEVICE_SPECS, DeviceSpec, device_spec
 from anytime_jax.distributed.jax_settings import configure
@@ -91,8 +92,8 @@ class Trace:
 def main(argv: Sequence[str]) -> int:
     parser = harness.make_parser("lab.benchmarks.kernels", __doc__, steps=3, model=True)
     add = parser.add_argument
-    add("--batch", type=int, help="sequences (default: the configuration's)")
-    add("--microbatches", type=int, help="default: the configuration's")
+    add("--batch", type=positive_int, help="sequences (default: the configuration's)")
+    add("--microbatches", type=positive_int, help="default: the configuration's")
     add("--least", type=float, default=0.01, help="share of an update to show (default 0.01)")
     of_trace = parser.add_mutually_exclusive_group().add_argument
     of_trace("--keep", type=Path, metavar="DIR", help="keep the trace in this directory")

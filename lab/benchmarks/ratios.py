@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
     add = parser.add_argument
     add("--model", help=f"of the update: {harness.MODEL_HELP} (default: small, on a GPU 150m)")
     add("--parts", nargs="+", choices=PARTS, default=PARTS, help="default: all")
-    add("--processes", type=positive_int, default=3, help="default 3")
+    add("--processes", type=positive_int, default=3, help="that measure, in turn (default 3)")
     add("--accept", action="store_true", help="accept this tree's ratios")
     add("--once", action="store_true", help="measure in this process, and compare nothing")
     return record.run(parser, argv, _measure)
@@ -67,6 +67,8 @@ def main(argv: Sequence[str]) -> int:
 def _measure(options: argparse.Namespace) -> record.Result:
     if options.once:
         return _measure_once(options)
+    if options.model:
+        harness.config_file(options.model)  # before processes are started
     found: dict[str, list[float]] = {}
     machine: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as scratch:
@@ -92,7 +94,9 @@ def _measure(options: argparse.Namespace) -> record.Result:
         accepted[kind] = {"date": time.strftime("%Y-%m-%d"), "jax": jax.__version__}
         accepted[kind] |= {"ratios": {**before["ratios"], **found}}
         record.write(accepted, ACCEPTED)
-    of = f"those accepted on {before['date']} (jax {before['jax']})" if before["ratios"] else "none"
+    of = "no other, as none is accepted for such a machine (--accept)"
+    if before["ratios"]:
+        of = f"those accepted on {before['date']} (jax {before['jax']})"
     title = f"{kind}: times in units of a matrix product, beside {of}"
     return record.Result(title, rows, {"ratios": found})
 
@@ -115,7 +119,7 @@ def compare(
         before = accepted.get(part, ())
         change = statistics.median(now) / statistics.median(before) - 1 if before else None
         apart = bool(before) and (max(now) < min(before) or min(now) > max(before))
-        moved = "no"
+        moved = None if change is None else "no"
         if change is not None and apart and abs(change) > LEAST_MOVE:
             moved = "slower" if change > 0 else "faster"
         rows.append(

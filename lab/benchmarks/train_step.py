@@ -20,6 +20,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from anytime_jax.commands.argument_parser import positive_int
 from anytime_jax.config.run_config import Config
 from anytime_jax.data.dataset_info import Delimiters
 from anytime_jax.distributed import sharding
@@ -132,8 +133,8 @@ def main(argv: Sequence[str]) -> int:
     parser = harness.make_parser("lab.benchmarks.train_step", __doc__, steps=8, rounds=7)
     add, default = parser.add_argument, "(default: the configuration's)"
     add("--model", nargs="+", default=["small"], help=harness.MODEL_HELP)
-    add("--batch", nargs="+", type=int, help=f"sequences {default}")
-    add("--microbatches", nargs="+", type=int, help=default)
+    add("--batch", nargs="+", type=positive_int, help=f"sequences {default}")
+    add("--microbatches", nargs="+", type=positive_int, help=default)
     paths = ("plain", "blocks", "xla", "cudnn", "splash")
     add("--attention", nargs="+", choices=paths, help=default)
     add("--kernels", nargs="+", help="of model.kernels, joined by commas, such as heads,norms")

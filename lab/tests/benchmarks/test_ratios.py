@@ -18,7 +18,7 @@ def test_a_part_moves_by_more_than_its_processes_differ():
         "slow": "slower",
         "noisy": "no",
         "small": "no",
-        "fast": "no",
+        "fast": None,
     }
     assert rows["slow"]["change"] == "+17.6%"
     assert rows["fast"]["accepted"] is None
