@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from anytime_jax.commands import exit_status
+from anytime_jax.commands.argument_parser import seconds
 from anytime_jax.config.model import KERNELS
 from benchmarks import gpu, harness, record
 
@@ -50,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--model", default="150m", help=f"{harness.MODEL_HELP} (default 150m)")
     parser.add_argument("--torch-python", help="interpreter with torch, for one more case")
-    parser.add_argument("--seconds", type=float, default=480, help="in all (default 480)")
+    parser.add_argument("--seconds", type=seconds, default=480, help="in all (default 480)")
     parser.add_argument("--flags", nargs="*", default=FLAGS, help="without dashes (default: all)")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, on a CPU too")
     options = parser.parse_args(argv)
@@ -59,6 +60,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _measure(argv: Sequence[str], options: argparse.Namespace) -> int:
     deadline = time.monotonic() + options.seconds
+    harness.config_file(options.model)  # before processes are started
     update = f"{_TINY}small" if options.smoke else f"{_UPDATE}{options.model}"
     longest, rows, details = 0.0, [], []
     cases = list(_cases(update, options))
@@ -92,7 +94,7 @@ def _measure(argv: Sequence[str], options: argparse.Namespace) -> int:
             result = record.make("benchmarks.device.switches", argv, rows, {"cases": details})
             record.write(result, options.output)
             print(rows[-1], flush=True)
-    record.show(f"The {options.model} update", rows)
+    record.show(f"The {'small' if options.smoke else options.model} update", rows)
     print(f"record: {options.output}")
     return 0
 

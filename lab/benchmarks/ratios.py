@@ -94,6 +94,7 @@ def _measure(options: argparse.Namespace) -> record.Result:
         accepted[kind] = {"date": time.strftime("%Y-%m-%d"), "jax": jax.__version__}
         accepted[kind] |= {"ratios": {**before["ratios"], **found}}
         record.write(accepted, ACCEPTED)
+        print(f"accepted: {ACCEPTED}")
     of = "no other, as none is accepted for such a machine (--accept)"
     if before["ratios"]:
         of = f"those accepted on {before['date']} (jax {before['jax']})"
