@@ -65,15 +65,17 @@ def measure(
 
 @pytest.mark.parametrize(("devices", "count"), [(1, 1), (8, 1), (4, 2)])
 def test_forty_saves_keep_no_memory(tmp_path, devices, count):
-    """Resident memory grows by less than one state from saves 10 to 19 to saves 31 to 40.
+    """Saves 31 to 40 leave hardly more than saves 10 to 19: a tenth of a state a save is noticed.
 
-    On one device the peak of what malloc has handed out is also bounded: one more state, the
-    temporary memory of an update, and what is being written. An update may free its memory later,
-    in other threads, so the least of some saves counts as what stays.
+    Pages that stay resident wander by more than what malloc has handed out. On one device the peak
+    of the latter is also bounded: one more state, the temporary memory of an update, and what is
+    being written. An update may free its memory later, in other threads, so the least of some saves
+    counts as what stays.
     """
     for size, rows in measure(tmp_path, devices, count):
-        early, late = (min(row["resident_MB"] for row in part) for part in (rows[10:20], rows[31:]))
-        assert late - early < size
+        for kind, states in (("allocated_MB", 1), ("resident_MB", 2)):
+            early, late = (min(row[kind] for row in part) for part in (rows[10:20], rows[31:]))
+            assert late - early < states * size, kind
         if devices == 1:
             rest = min(row["allocated_MB"] for row in rows[10:])
             assert max(row["peak_allocated_MB"] for row in rows[10:]) - rest < 2 * size
