@@ -173,20 +173,25 @@ def read_trace(directory: Path) -> Trace:
         times[operation] += (end - start) / 1e9 / len(steps)
     first = min(start for _, start, _ in programs[name])
     last = max(end for _, _, end in programs[name])
-    text = _program(contents, name)
-    program = hlo.parse(text)
-    instructions = [x for c in program.computations.values() for x in c.instructions.values()]
-    containers = {x.name for x in instructions if x.opcode in _CONTAINERS}
+    # Of several programs of a name in one process, the one that has the operations.
+    text = max(_programs(contents, name), key=lambda text: len(times.keys() & _opcodes(text)))
+    containers = {x for x, opcode in _opcodes(text).items() if opcode in _CONTAINERS}
     return Trace(
-        program,
+        hlo.parse(text),
         devices=int(number[1]) if (number := re.search(r"num_partitions=(\d+)", text)) else 1,
         seconds=(last - first) / 1e9 / len(steps),
         kernel_seconds={name: t for name, t in times.items() if name not in containers},
     )
 
 
-def _program(contents: bytes, name: str) -> str:
-    """Returns the text of the largest program of a name in a trace (a serialized XSpace)."""
+def _opcodes(text: str) -> dict[str, str]:
+    """Returns the opcodes of a program's instructions, by their names."""
+    computations = hlo.parse(text).computations.values()
+    return {x.name: x.opcode for c in computations for x in c.instructions.values()}
+
+
+def _programs(contents: bytes, name: str) -> list[str]:
+    """Returns the texts of the programs of a name in a trace (a serialized XSpace)."""
     # No public function reads a serialized program.
     module: Any = importlib.import_module("jax._src.lib").hlo.HloModule
     file = text_format.Parse(_PROTOS, descriptor_pb2.FileDescriptorProto())
@@ -198,10 +203,11 @@ def _program(contents: bytes, name: str) -> str:
         for entry in plane.events
         if entry.event.name.startswith(f"{name}(")
         for stat in entry.event.stats
+        if stat.hlo_proto
     ]
     if not programs:
         raise InputError(f"the trace has no program {name}")
-    return module.from_serialized_hlo_module_proto(max(programs, key=len)).to_string()
+    return [module.from_serialized_hlo_module_proto(x).to_string() for x in programs]
 
 
 def make_rows(

@@ -1,5 +1,7 @@
 """Times of an update's kernels, joined with its program."""
 
+import jax
+import numpy as np
 import pytest
 
 from anytime_lab.compilation.roofline import Kernel
@@ -37,6 +39,12 @@ def test_kernels_of_an_operation_are_a_row():
 
 @pytest.mark.slow
 def test_products_of_an_update_are_timed(model, read_record, tmp_path):
+    def train_step(x):  # a larger program of the same name, in the same trace
+        for _ in range(6_000):
+            x = x @ x
+        return x
+
+    other = jax.jit(train_step).lower(np.eye(4)).compile()
     options = ["--steps=2", "--batch=2", "--microbatches=1", "--least=0"]  # however long the gaps
     assert kernels.main(["--model", model, *options, f"--keep={tmp_path}"]) == 0
     live = read_record()["rows"]
@@ -47,3 +55,4 @@ def test_products_of_an_update_are_timed(model, read_record, tmp_path):
     # The trace alone has all of this.
     assert kernels.main([f"--trace={tmp_path}", "--least=0"]) == 0
     assert read_record()["rows"] == live
+    del other
