@@ -87,8 +87,13 @@ class Rule(abc.ABC):
         newest = self._newest_of(t, span, jnp).astype(jnp.float32)
         return jnp.where(t < span, jnp.nan, newest)
 
-    def evaluate(self, t: Any, span: int = 1) -> np.ndarray:
-        """Returns the numbers of `newest_weight`, in NumPy float64."""
+    def evaluate(self, t: Any, span: int | np.ndarray = 1) -> np.ndarray:
+        """Returns `newest_weight` in NumPy float64; `span` may be an array of the shape of t."""
+        if isinstance(span, np.ndarray):
+            newest = np.empty(span.shape)
+            for one in np.unique(span):
+                newest[span == one] = self.evaluate(t[span == one], int(one))
+            return newest
         _check_span(span)
         newest = np.asarray(self._newest_of(read_times(t, span), span, np), dtype=np.float64)
         ok = np.all((newest >= 0) & (newest <= 1))
@@ -115,9 +120,7 @@ class Rule(abc.ABC):
         spans = np.diff(times, prepend=0)
         require(times.ndim == 1 and np.all(spans > 0), "t", t, "times, each above the last")
         newest = np.ones(len(times) + 1)
-        for span in np.unique(spans):
-            of_span = np.flatnonzero(spans == span)
-            newest[of_span + 1] = self.evaluate(times[of_span], int(span))
+        newest[1:] = self.evaluate(times, spans)
         with np.errstate(divide="ignore"):  # log 0, where a rule drops the past altogether
             log_old = np.log1p(-newest[1:])
         survival = np.concatenate([np.cumsum(log_old[::-1])[::-1], [0.0]])

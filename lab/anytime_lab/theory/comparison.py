@@ -136,10 +136,16 @@ class Comparison:
     """The risks of every run of a comparison, over `MULTIPLIERS`."""
 
     problem: Problem
-    lengths: tuple[int, ...]  # numbers of updates, each half the next, rounded down
+    batch_size: int
+    lengths: tuple[int, ...]  # numbers of samples, each half the next, rounded down
     families: tuple[Family, ...]
     anytime: Sequence[Risks]  # family by family, in parts
     baselines: Mapping[str, Sequence[Risks]]  # for each length, by name
+
+    @property
+    def unit(self) -> float:
+        """The step size that a multiplier of 1 stands for."""
+        return self.problem.step_unit(self.batch_size)
 
     @property
     def error(self) -> float:
@@ -180,34 +186,41 @@ class Comparison:
 
 
 def compare(
-    problem: Problem, steps: int, doublings: int, progress: Progress = lambda fraction: None
+    problem: Problem,
+    samples: int,
+    doublings: int,
+    batch_size: int = 1,
+    progress: Progress = lambda fraction: None,
 ) -> Comparison:
     """Computes the risks of every baseline and every anytime run.
 
-    The shortest length, doubled `doublings` times, is `steps`; it must be 100 updates or more.
+    The shortest length, doubled `doublings` times, is `samples`; it must be 100 updates or more.
 
     Examples:
       >>> problem = theory.Problem(a=1.5, b=2.5, dimension=20)
-      >>> comparison = theory.comparison.compare(problem, steps=200, doublings=1)
+      >>> comparison = theory.comparison.compare(problem, samples=200, doublings=1)
       >>> comparison.at_noise(0.1).best().worst < 0.5
       True
     """
-    require_count("steps", steps, least=1)
+    require_count("samples", samples, least=1)
     require_count("doublings", doublings, least=1)
-    if (shortest := steps >> min(doublings, 32)) < 100:
+    require_count("batch_size", batch_size, least=1)
+    if (shortest := samples >> min(doublings, 32)) < 100 * batch_size:
         raise InputError(
-            f"steps = {steps} with doublings = {doublings} starts at {shortest} updates: the "
-            "shortest length must have 100 or more; choose more steps or fewer doublings"
+            f"samples = {samples} with doublings = {doublings} starts at {shortest} samples: the "
+            f"shortest length must have 100 updates of {batch_size} or more; choose more samples, "
+            "fewer doublings or a smaller batch"
         )
-    lengths = tuple(steps >> k for k in range(doublings, -1, -1))
+    lengths = tuple(samples >> k for k in range(doublings, -1, -1))
     families = _families(problem, lengths[0])
-    peaks = [multiplier * problem.step_unit for multiplier in MULTIPLIERS]
+    peaks = [multiplier * problem.step_unit(batch_size) for multiplier in MULTIPLIERS]
     arguments = []
     for half in (families[: len(families) // 2], families[len(families) // 2 :]):  # for two cores
         runs = [schedules.Power(peak, x.gamma, x.alpha) for x in half for peak in peaks]
-        arguments.append(RiskArguments(problem, runs, AVERAGES, lengths))
+        arguments.append(RiskArguments(problem, runs, AVERAGES, lengths, batch_size))
     for baseline, length in itertools.product(BASELINES.values(), lengths):
-        arguments.append(RiskArguments(problem, [baseline(x, length) for x in peaks], [], [length]))
+        runs = [baseline(x, length) for x in peaks]
+        arguments.append(RiskArguments(problem, runs, [], [length], batch_size))
     first, second, *rest = compute_risks(arguments, progress)
     by_name = {name: rest[k * len(lengths) :][: len(lengths)] for k, name in enumerate(BASELINES)}
-    return Comparison(problem, lengths, tuple(families), (first, second), by_name)
+    return Comparison(problem, batch_size, lengths, tuple(families), (first, second), by_name)

@@ -127,7 +127,6 @@ def theorem_1(problem: Problem, eta: float, gamma: float, steps: int, noise: flo
     require(is_number(gamma) and 0 <= gamma <= 0.5, "gamma", gamma, "a number from 0 to 1/2")
     require_count("steps", steps, least=2)
     require_noise(noise)
-    require(problem.batch_size == 1, "batch_size", problem.batch_size, "1, as in the theorem")
     threshold = math.log(steps) / (eta * steps ** (1 - gamma))
     k_star = math.floor(threshold ** (-1 / problem.a) + 1e-12) if threshold <= 1 else 0
     k_star = int(min(k_star, problem.dimension))

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from anytime_jax.schedules import Schedule
+from anytime_lab.theory.batches import Batch
 from anytime_lab.theory.problem import Problem
 from anytime_lab.theory.risk import Risks, excess_risk
 from anytime_lab.theory.tracked_averages import Average
@@ -23,6 +24,7 @@ class RiskArguments(NamedTuple):
     schedules: Sequence[Schedule]
     averages: Sequence[Average]
     checkpoints: Sequence[int]
+    batches: Batch | Sequence[Batch] = 1
 
 
 def compute_risks(arguments: Sequence[RiskArguments], progress: Progress) -> list[Risks]:

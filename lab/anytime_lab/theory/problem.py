@@ -11,7 +11,7 @@ import math
 
 from scipy.special import zeta
 
-from anytime_jax.checks import is_number, require, require_count
+from anytime_jax.checks import is_number, require
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +22,6 @@ class Problem:
       a: capacity exponent, more than 1: eigenvalues lambda_i = i^-a.
       b: source exponent, more than 1: lambda_i (w*_i)^2 = i^-b.
       dimension: number of coordinates, `math.inf` for all.
-      batch_size: samples in an update.
 
     Examples:
       >>> round(theory.Problem(a=2.0, b=3.0).trace, 6)  # pi^2 / 6
@@ -32,7 +31,6 @@ class Problem:
     a: float
     b: float
     dimension: float = math.inf
-    batch_size: int = 1
 
     def __post_init__(self) -> None:
         for name, value in (("a", self.a), ("b", self.b)):
@@ -42,22 +40,20 @@ class Problem:
             whole = is_number(self.dimension) and self.dimension == int(self.dimension)
             ok = whole and 1 <= self.dimension <= 1e15
             require(ok, "dimension", self.dimension, "a whole number from 1 to 1e15, or inf")
-        require_count("batch_size", self.batch_size, least=1)
 
     @functools.cached_property
     def trace(self) -> float:
         """tr(H), the sum of all eigenvalues, exactly."""
         return self.power_sum(self.a)
 
-    @property
-    def step_unit(self) -> float:
+    def step_unit(self, batch_size: int = 1) -> float:
         """Unit of step sizes: 1/tr(H) for single samples, towards 1/lambda_1 for large batches.
 
             1 / (tr(H) / B + lambda_1 (1 - 1/B)),      lambda_1 = 1
 
         Constant step sizes are stable up to 0.7 times it (a = 20) or 1.5 times it (a near 1).
         """
-        return 1 / (self.trace / self.batch_size + 1 - 1 / self.batch_size)
+        return 1 / (self.trace / batch_size + 1 - 1 / batch_size)
 
     def power_sum(self, exponent: float, after: int = 0) -> float:
         """Returns the sum of i^-exponent over the coordinates i > after."""

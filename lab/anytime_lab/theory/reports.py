@@ -22,6 +22,7 @@ from anytime_lab.theory.comparison import (
     ENVELOPE,
     MULTIPLIERS,
     TOLERANCE,
+    Comparison,
     NoiseComparison,
     Trajectory,
     mean_gap,
@@ -53,7 +54,7 @@ def length_table(level: NoiseComparison) -> list[Table | str]:
     comparison, problem = level.comparison, level.comparison.problem
     title = (
         f"a = {problem.a:g}, b = {problem.b:g}, sigma^2 = {level.noise:g}, batch "
-        f"{problem.batch_size}, d = {problem.dimension:g}: excess risk over the cosine tuned at "
+        f"{comparison.batch_size}, d = {problem.dimension:g}: excess risk over the cosine tuned at "
         "each length"
     )
     table = new_table(title, ["", "average", "c", *(f"{x:,}" for x in comparison.lengths)])
@@ -66,7 +67,7 @@ def length_table(level: NoiseComparison) -> list[Table | str]:
         run = level.best(family)
         table.add_row(f"one run: {family.name}", run.average, _peak(run), *map(_percent, run.gaps))
     footnote = (
-        f"c: peak step size over {_unit(problem)}, * the edge of what was tried. Runs: the "
+        f"c: peak step size over {_unit(comparison)}, * the edge of what was tried. Runs: the "
         f"smallest mean gap of each. Largest relative error {comparison.error:.0e}."
     )
     return [table, footnote]
@@ -76,8 +77,8 @@ def noise_table(levels: Sequence[NoiseComparison]) -> Table:
     """Returns mean gaps over all lengths, a row for each noise level of a comparison."""
     comparison, problem = levels[0].comparison, levels[0].comparison.problem
     title = (
-        f"a = {problem.a:g}, b = {problem.b:g}, batch {problem.batch_size}: mean excess risk over "
-        "the cosine tuned at each length"
+        f"a = {problem.a:g}, b = {problem.b:g}, batch {comparison.batch_size}: mean excess risk "
+        "over the cosine tuned at each length"
     )
     single = comparison.families[:2]
     windows = ("f6.25", "f25", "f100")
@@ -104,14 +105,14 @@ def noise_table(levels: Sequence[NoiseComparison]) -> Table:
 
 def advice(level: NoiseComparison) -> list[Table | str]:
     """Returns the run to choose and when to tune it, with the evidence and its limits."""
-    comparison, problem = level.comparison, level.comparison.problem
+    comparison = level.comparison
     run, shortest = level.best(), comparison.lengths[0]
     tune_at, tuned = level.tune(run)
     gamma, alpha = run.family.gamma, run.family.alpha
     shape = "gamma = 0 (a constant step size: there is no alpha)"
     if gamma > 0:
         part = alpha / shortest
-        shape = f"gamma = {gamma:.4g}, alpha = {alpha:g} updates ({part:.3g} of the shortest)"
+        shape = f"gamma = {gamma:.4g}, alpha = {alpha:g} samples ({part:.3g} of the shortest)"
     later = tuned.gaps[comparison.lengths.index(tune_at) :]
     columns = ["average", "step sizes", "c", "worst", "mean"]
     table = new_table("the best run with each average", columns)
@@ -121,11 +122,11 @@ def advice(level: NoiseComparison) -> list[Table | str]:
         table.add_row(label, best.family.name, *numbers)
     return [
         f"{shape}, average {run.average}, "
-        f"peak step size {run.multiplier * problem.step_unit:.3g} "
-        f"= {run.multiplier:.3g} {_unit(problem)}",
+        f"peak step size {run.multiplier * comparison.unit:.3g} "
+        f"= {run.multiplier:.3g} {_unit(comparison)}",
         f"its gap to the cosine tuned at each length: {', '.join(map(_percent, run.gaps))} at "
-        f"{', '.join(f'{length:,}' for length in comparison.lengths)} updates",
-        f"tune the peak at {tune_at:,} updates ({tune_at / shortest:.3g}x): the run "
+        f"{', '.join(f'{length:,}' for length in comparison.lengths)} samples",
+        f"tune the peak at {tune_at:,} samples ({tune_at / shortest:.3g}x): the run "
         f"that is best there has gaps of {_percent(later.max())} or less from there on, "
         f"within {100 * TOLERANCE:g}% of the best any peak can do",
         table,
@@ -142,7 +143,7 @@ def write_comparison(level: NoiseComparison, directory: Path) -> list[Path]:
         "a": problem.a,
         "b": problem.b,
         "dimension": f"{problem.dimension:.0f}",
-        "batch_size": problem.batch_size,
+        "batch_size": comparison.batch_size,
         "noise": level.noise,
         "lengths": comparison.lengths,
         "cosine_excess_risk": level.envelope.tolist(),
@@ -185,7 +186,7 @@ def _plot_gaps(level: NoiseComparison) -> Figure:
     axes.set_yscale("log")
     schedule_styles.plain_log_ticks(axes)
     axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
-    axes.set_xlabel("updates")
+    axes.set_xlabel("samples")
     axes.set_ylabel("excess risk / risk of the cosine tuned there")
     axes.set_title(f"a = {problem.a:g}, b = {problem.b:g}, $\\sigma^2$ = {level.noise:g}")
     axes.grid(alpha=0.3)
@@ -197,8 +198,8 @@ def _percent(gap: float) -> str:
     return f"{gap:+.1%}"
 
 
-def _unit(problem: Problem) -> str:
-    return "1/tr(H)" if problem.batch_size == 1 else f"{problem.step_unit:.3g}, the stable scale"
+def _unit(comparison: Comparison) -> str:
+    return "1/tr(H)" if comparison.batch_size == 1 else f"{comparison.unit:.3g}, the stable scale"
 
 
 def _edge_mark(run: Trajectory) -> str:

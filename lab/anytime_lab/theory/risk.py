@@ -1,14 +1,15 @@
-r"""Exact excess risk of SGD, for any schedule and any average, at any checkpoints.
+r"""Exact excess risk of SGD, for any schedule, batch and average, at any checkpoints.
 
     0.5 * E ||w - w*||_H^2,        w_t = w_{t-1} - eta_t * x_t (<x_t, w_{t-1}> - y_t),  w_0 = 0
 
-In the eigenbasis of H the second moments m_t of the error (the diagonal of its covariance) obey
+Update t takes the mean of B_t samples. In the eigenbasis of H the second moments m_t of the error
+(the diagonal of its covariance) obey
 
-    m_t = ((1 - eta_t lambda)^2 + eta_t^2 lambda^2 / B) m_{t-1}
-          + eta_t^2 lambda (<lambda, m_{t-1}> + sigma^2) / B,                      m_0 = (w*)^2
+    m_t = ((1 - eta_t lambda)^2 + eta_t^2 lambda^2 / B_t) m_{t-1}
+          + eta_t^2 lambda (<lambda, m_{t-1}> + sigma^2) / B_t,                    m_0 = (w*)^2
 
-for batches of B samples: coordinates interact only through the number <lambda, m>. An average with
-newest weights rho_t, avg_t = (1 - rho_t) avg_{t-1} + rho_t w_t, has cross moments C_t with w_t,
+so that coordinates interact only through the number <lambda, m>. An average with newest weights
+rho_t, avg_t = (1 - rho_t) avg_{t-1} + rho_t w_t, has cross moments C_t with w_t,
 
     C_t = (1 - rho_t) (1 - eta_t lambda) C_{t-1} + rho_t m_t,
 
@@ -17,10 +18,15 @@ Of its own second moments A_t, only <lambda, A> is needed:
     <lambda, A_t> = (1 - rho_t)^2 <lambda, A_{t-1}> + rho_t^2 <lambda, m_t>
                     + 2 rho_t (1 - rho_t) <lambda, (1 - eta_t lambda) C_{t-1}>.
 
+Time is the number n_t = B_1 + ... + B_t of samples: eta_t is the schedule's at n_{t-1}, and windows
+of averages are in samples, so rho_t is that of B_t updates of one sample. JAX advances all runs
+side by side, from one checkpoint to the next; a run with fewer updates than another has eta = rho =
+0 in the rest of them, which changes nothing.
+
 All of it is linear in (m_0, sigma^2), so two channels, the bias (sigma^2 = 0) and the variance
 (m_0 = 0, sigma^2 = 1), give every noise level at once. The nodes of `quadrature.py` stand for the
-coordinates. JAX runs all schedules side by side, in float64 inside this module alone. Some runs are
-repeated with a finer quadrature, to measure the error that the result reports.
+coordinates. JAX computes in float64 inside this module alone. Some runs are repeated with a finer
+quadrature, to measure the error that the result reports.
 
 Sizes: K nodes, S schedules, A running means, T checkpoints, 2 channels.
 
@@ -28,19 +34,20 @@ Source: appendix "Proofs", Lemma 2 (the recursion of m) and the proof of Theorem
 """
 
 import dataclasses
-import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from anytime_jax.averaging import Rule
 from anytime_jax.checks import is_number, require, require_count
 from anytime_jax.errors import InputError
 from anytime_jax.schedules import Schedule
 from anytime_lab.theory import quadrature
+from anytime_lab.theory.batches import Batch, BatchSchedule, sample_counts
 from anytime_lab.theory.problem import Problem
 from anytime_lab.theory.tracked_averages import Average, TrackedAverages, track
 
@@ -62,7 +69,8 @@ class Risks:
     """
 
     labels: tuple[str, ...]  # of the averages; "last" is the iterate itself
-    checkpoints: np.ndarray  # int[T], numbers of updates
+    checkpoints: np.ndarray  # int[T], numbers of samples
+    samples: np.ndarray  # int[S, T], those taken by the last update up to each checkpoint
     bias: np.ndarray  # float64[labels, S, T], the risk without noise
     variance: np.ndarray  # float64[labels, S, T], the part that sigma^2 multiplies
     # Largest relative difference to a finer quadrature, over two runs that were repeated with it;
@@ -97,13 +105,19 @@ def excess_risk(
     schedules: Sequence[Schedule],
     averages: Iterable[Average],
     checkpoints: Sequence[int],
+    batches: Batch | Sequence[Batch] = 1,
     progress: Callable[[float], None] = lambda fraction: None,
 ) -> Risks:
     """Returns the exact excess risk of SGD under several schedules, for several averages.
 
-    Update t uses the schedule at count t - 1, as in training. `checkpoints` are numbers of updates
-    in rising order, up to the earliest horizon. An exception of `progress`, which is called several
-    times a second with the fraction that is done, ends the computation.
+    Args:
+      problem: the spectrum and the target.
+      schedules: the step sizes of each run, as functions of the samples before an update.
+      averages: averages of the iterates; the iterate itself is always there, as "last".
+      checkpoints: numbers of samples in rising order, up to the earliest horizon.
+      batches: the samples of an update, for all runs or for each.
+      progress: is called several times a second with the fraction that is done. An exception that
+        it raises ends the computation.
 
     Examples:
       >>> problem = theory.Problem(a=1.5, b=3.0)
@@ -116,20 +130,22 @@ def excess_risk(
     """
     checkpoints = _require_checkpoints(checkpoints, schedules)
     tracked = track(averages, checkpoints)
-    totals = [_total(schedule, checkpoints[-1]) for schedule in schedules]
+    runs = _make_runs(schedules, batches, checkpoints)
+    totals = [_total(run) for run in runs]
     nodes = quadrature.nodes(problem, max(totals))
-    risks = _run(problem, nodes, schedules, tracked, checkpoints, lambda x: progress(0.75 * x))
+    risks = _compute(problem, nodes, runs, tracked, lambda x: progress(0.75 * x))
     error = 0.0
     if len(nodes[0]) < problem.dimension:
         finer = quadrature.nodes(problem, max(totals), first=16, near=64, far=20)
         repeated = _runs_to_check(risks, totals)
-        runs = [schedules[k] for k in repeated]
-        again = _run(problem, finer, runs, tracked, checkpoints, lambda x: progress(0.75 + x / 4))
+        checked = [runs[k] for k in repeated]
+        again = _compute(problem, finer, checked, tracked, lambda x: progress(0.75 + x / 4))
         with np.errstate(invalid="ignore", divide="ignore"):
             difference = np.abs(risks[:, :, repeated] / again - 1)
         finite = difference[np.isfinite(difference)]
         error = float(finite.max()) if finite.size else np.nan
-    return Risks(tracked.labels, np.array(checkpoints), risks[0], risks[1], error)
+    samples = np.stack([np.append(0, run.ends)[run.stops[1:]] for run in runs])
+    return Risks(tracked.labels, np.array(checkpoints), samples, risks[0], risks[1], error)
 
 
 def _require_checkpoints(checkpoints: Sequence[int], schedules: Sequence[Schedule]) -> list[int]:
@@ -137,22 +153,53 @@ def _require_checkpoints(checkpoints: Sequence[int], schedules: Sequence[Schedul
         require_count("a checkpoint", checkpoint, least=1)
     numbers = [int(checkpoint) for checkpoint in checkpoints]
     rising = all(x < y for x, y in itertools.pairwise(numbers))
-    require(numbers and rising, "checkpoints", numbers, "numbers of updates in rising order")
+    require(numbers and rising, "checkpoints", numbers, "numbers of samples in rising order")
     require(len(schedules) > 0, "schedules", list(schedules), "one schedule or more")
     for schedule in schedules:
         end = schedule.end
         if end is not None and numbers[-1] > end:
             raise InputError(
                 f"checkpoint {numbers[-1]} is past the horizon of a {type(schedule).__name__} "
-                f"schedule: choose checkpoints up to update {end}, or a later horizon or none"
+                f"schedule: choose checkpoints up to sample {end}, or a later horizon or none"
             )
     return numbers
 
 
-def _total(schedule: Schedule, steps: int) -> float:
-    """The sum of the first step sizes, each capped at the largest stable one."""
-    parts = (np.arange(t, min(t + 2**16, steps)) for t in range(0, steps, 2**16))
-    return sum(float(np.minimum(schedule.evaluate(part), _STABLE).sum()) for part in parts)
+class _Run(NamedTuple):
+    """A schedule, and its updates in samples."""
+
+    schedule: Schedule
+    ends: np.ndarray  # int64[updates], samples after each update
+    sizes: np.ndarray  # int64[updates], samples of each
+    stops: np.ndarray  # int64[T + 1], updates up to 0 and up to each checkpoint
+
+    def rates(self, updates: np.ndarray) -> np.ndarray:
+        """Returns the step sizes of updates, which are counted from 0."""
+        return self.schedule.evaluate(self.ends[updates] - self.sizes[updates])
+
+
+def _make_runs(
+    schedules: Sequence[Schedule], batches: Batch | Sequence[Batch], checkpoints: Sequence[int]
+) -> list[_Run]:
+    if isinstance(batches, int | BatchSchedule):
+        batches = [batches] * len(schedules)
+    ok = len(batches) == len(schedules)
+    require(ok, "batches", len(batches), f"one batch, or one for each of {len(schedules)} runs")
+    runs, known = [], {}
+    for schedule, batch in zip(schedules, batches, strict=True):
+        if batch not in known:  # most runs share their batch
+            ends = sample_counts(batch, checkpoints[-1])
+            stops = np.searchsorted(ends, [0, *checkpoints], side="right")
+            known[batch] = ends, np.diff(ends, prepend=0), stops
+        runs.append(_Run(schedule, *known[batch]))
+    return runs
+
+
+def _total(run: _Run) -> float:
+    """The sum of the step sizes, each capped at the largest stable one."""
+    total = len(run.ends)
+    parts = (np.arange(t, min(t + 2**16, total)) for t in range(0, total, 2**16))
+    return sum(float(np.minimum(run.rates(part), _STABLE).sum()) for part in parts)
 
 
 def _runs_to_check(risks: np.ndarray, totals: Sequence[float]) -> list[int]:
@@ -174,38 +221,41 @@ class _State(NamedTuple):
     averaged: jax.Array  # float64[A, 2, S], <lambda, A>
 
 
-def _run(
+def _compute(
     problem: Problem,
     nodes: tuple[np.ndarray, np.ndarray],
-    schedules: Sequence[Schedule],
+    runs: Sequence[_Run],
     tracked: TrackedAverages,
-    checkpoints: Sequence[int],
     progress: Callable[[float], None],
 ) -> np.ndarray:
     """Half of <lambda, A> at the checkpoints: float64[2, labels, S, T], the iterate first."""
-    out = np.empty((2, len(tracked.labels), len(schedules), len(checkpoints)))
-    if not schedules:
+    stops = np.stack([run.stops for run in runs]) if runs else np.zeros((0, 1), np.int64)
+    out = np.empty((2, len(tracked.labels), len(runs), stops.shape[1] - 1))
+    if not runs:
         return out
     index, weight = nodes
     lambdas = index**-problem.a
     weights = lambdas * weight
+    # Rows of a table of updates, from one checkpoint to the next as many as the run with the most.
+    rows = np.append(0, np.cumsum(np.diff(stops).max(axis=0)))
     cpu = jax.local_devices(backend="cpu")[0]  # many small dependent steps are slow on accelerators
     with jax.enable_x64(True), jax.default_device(cpu):
-        m = np.zeros((len(index), 2, len(schedules)))
+        m = np.zeros((len(index), 2, len(runs)))
         m[:, 0] = index[:, None] ** -(problem.b - problem.a)
-        first = np.array([float(schedule.evaluate(0)) for schedule in schedules])
+        first = _rates(runs, rows, np.array([0]))[0]
         cross = (1 - lambdas[:, None] * first)[:, None, None] * m[:, None]
         cross = np.repeat(cross, len(tracked.means), axis=1)
         risk = np.einsum("k,kcs->cs", weights, m)
         averaged = np.repeat(risk[None], len(tracked.means), axis=0)
         state = _State(*jax.device_put((m, risk, cross, averaged)))
-        for end, rates, newest, updates in _chunks(schedules, tracked, checkpoints):
-            state = _advance(state, lambdas, weights, rates, newest, updates, problem.batch_size)
-            if end in checkpoints:
-                at = checkpoints.index(end)
-                out[..., at] = _risks(state, tracked.source[:, at])
-            state.risk.block_until_ready()
-            progress(end / checkpoints[-1])
+        for at, (begin, end) in enumerate(itertools.pairwise(rows)):
+            for start in range(begin, end, _CHUNK):
+                updates = min(_CHUNK, end - start)
+                table = _updates(runs, rows, np.arange(start, start + _CHUNK + 1), tracked.means)
+                state = _advance(state, lambdas, weights, *table, updates)
+                state.risk.block_until_ready()
+                progress((start + updates) / rows[-1])
+            out[..., at] = _risks(state, tracked.source[:, at])
     return out
 
 
@@ -221,42 +271,62 @@ def _risks(state: _State, source: np.ndarray) -> np.ndarray:
     return risks
 
 
-def _chunks(
-    schedules: Sequence[Schedule], tracked: TrackedAverages, checkpoints: Sequence[int]
-) -> Iterator[tuple[int, np.ndarray, np.ndarray, int]]:
-    """Yields (end, step sizes, newest weights, number) of the updates up to the next stop.
+def _rates(runs: Sequence[_Run], rows: np.ndarray, chunk: np.ndarray) -> np.ndarray:
+    """Step sizes of consecutive rows of the table of updates, float64[rows, S]."""
+    rates = np.zeros((len(chunk), len(runs)))
+    for k, run in enumerate(runs):
+        of_chunk, updates = _updates_in(run, rows, chunk)
+        rates[of_chunk, k] = run.rates(updates)
+    return rates
 
-    Step sizes are float64[chunk + 1, S], one more than updates, and padded, as newest weights are.
+
+def _updates_in(run: _Run, rows: np.ndarray, chunk: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which of the rows are updates of a run, bool[rows], and the numbers of these updates."""
+    at = np.minimum(np.searchsorted(rows, chunk, side="right"), len(rows) - 1) - 1
+    updates = run.stops[at] + chunk - rows[at]
+    of_chunk = updates < run.stops[at + 1]
+    return of_chunk, updates[of_chunk]
+
+
+def _updates(
+    runs: Sequence[_Run], rows: np.ndarray, chunk: np.ndarray, means: Sequence[Rule]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Step sizes, one more than the other two, 1 / B and newest weights of some rows.
+
+    They are float64[chunk + 1, S], float64[chunk, S] and float64[chunk, means, S].
     """
-    stops = sorted({*checkpoints, *range(_CHUNK, checkpoints[-1], _CHUNK)})
-    for begin, end in itertools.pairwise([0, *stops]):
-        counts = np.arange(begin, min(end + 1, stops[-1]))  # the count before update t is t - 1
-        rates = np.zeros((_CHUNK + 1, len(schedules)))
-        rates[: len(counts)] = np.stack([x.evaluate(counts) for x in schedules], axis=-1)
-        newest = np.ones((_CHUNK, len(tracked.means)))
-        for k, newest_weights in enumerate(tracked.means):
-            newest[: end - begin, k] = newest_weights(np.arange(begin + 1, end + 1))
-        yield end, rates, newest, end - begin
+    inverse = np.ones((len(chunk) - 1, len(runs)))
+    newest = np.zeros((len(chunk) - 1, len(means), len(runs)))
+    known = {}
+    for k, run in enumerate(runs):
+        if id(run.ends) not in known:
+            of_chunk, updates = _updates_in(run, rows, chunk[:-1])
+            known[id(run.ends)] = one, mean = np.ones(len(chunk) - 1), np.zeros(newest.shape[:2])
+            one[of_chunk] = 1 / run.sizes[updates]
+            for i, rule in enumerate(means):
+                mean[of_chunk, i] = rule.evaluate(run.ends[updates], run.sizes[updates])
+        inverse[:, k], newest[:, :, k] = known[id(run.ends)]
+    return _rates(runs, rows, chunk), inverse, newest
 
 
-@functools.partial(jax.jit, static_argnames="batch_size")
+@jax.jit
 def _advance(
     state: _State,
     lambdas: jax.Array,
     weights: jax.Array,
     rates: jax.Array,
+    inverse_batch: jax.Array,
     newest: jax.Array,
     updates: int,
-    batch_size: int,
 ) -> _State:
     """Advances the recursions of the module's docstring by some updates."""
     noise = jnp.array([[0.0], [1.0]])
 
     def update(t: jax.Array, state: _State) -> _State:
-        eta, next_eta, rho = rates[t], rates[t + 1], newest[t][:, None, None]
+        eta, next_eta, rho = rates[t], rates[t + 1], newest[t][:, None]
         step = lambdas[:, None] * eta
-        contraction = (1 - step) ** 2 + step**2 / batch_size
-        added = step * eta / batch_size
+        contraction = (1 - step) ** 2 + step**2 * inverse_batch[t]
+        added = step * eta * inverse_batch[t]
         m = contraction[:, None] * state.m + added[:, None] * (state.risk + noise)
         risk = jnp.einsum("k,kcs->cs", weights, m)
         cross_risk = jnp.einsum("k,kacs->acs", weights, state.cross)

@@ -61,7 +61,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         add = command(name, work, summary)
         _add_problem(add, several_noises=name == "compare")
         add("--batch-size", type=positive_int, default=1, help="samples in an update")
-        add("--steps", type=positive_int, default=150_000, help="updates of the longest run")
+        add("--samples", type=positive_int, default=150_000, help="samples of the longest run")
         add(
             "--doublings", type=positive_int, default=5, help="from the shortest to the longest run"
         )
@@ -134,11 +134,12 @@ def _noise_levels(
 ) -> list[NoiseComparison]:
     for noise in noises:
         require_noise(noise)
-    problem = Problem(arguments.a, arguments.b, arguments.dimension, arguments.batch_size)
+    problem = Problem(arguments.a, arguments.b, arguments.dimension)
     if arguments.output is not None:
         require_directory("--output", str(arguments.output))
         make_writable_directory(arguments.output, f"--output = {str(arguments.output)!r}")
-    comparison = compare(problem, arguments.steps, arguments.doublings, progress)
+    settings = arguments.samples, arguments.doublings, arguments.batch_size
+    comparison = compare(problem, *settings, progress)
     return [comparison.at_noise(noise) for noise in noises]
 
 

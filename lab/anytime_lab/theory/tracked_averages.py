@@ -1,13 +1,13 @@
 """Averages of SGD iterates, and the running means that a run tracks to compute them.
 
 `Tail` (the paper's w_{s:s+T}) and `LastFraction` extend the rules of `anytime_jax.averaging`. Both
-are plain means over windows of updates; windows that do not overlap share one running mean.
+are plain means over windows of samples; windows that do not overlap share one running mean. With
+batches of one sample, samples are updates. An update that takes several counts as often.
 """
 
 import dataclasses
-import functools
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,11 +19,11 @@ from anytime_jax.weights.post_hoc_averages import LastFraction
 
 @dataclasses.dataclass(frozen=True)
 class Tail:
-    """The mean of the `length` iterates from update `start` on.
+    """The mean of the iterates after the `length` samples from sample `start` on.
 
         w_{s:s+T} = (1/T) * sum_{i=s}^{s+T-1} w_i,      s = start, T = length
 
-    It exists at one checkpoint: its last update.
+    It exists at one checkpoint: its last sample.
 
     Examples:
       >>> tail = theory.Tail(start=51, length=50)
@@ -47,19 +47,18 @@ class Tail:
 
     @property
     def end(self) -> int:
-        """The last update in the mean."""
+        """The last sample in the mean."""
         return self.start + self.length - 1
 
 
 Average = Rule | Tail | LastFraction | float  # a number f is `GrowingWindow(f)`
-NewestWeights = Callable[[np.ndarray], np.ndarray]  # weights of a running mean after updates int[T]
 
 
 class TrackedAverages(NamedTuple):
     """Running means to update during a run, and which of them is each average."""
 
     labels: tuple[str, ...]  # of the averages, "last" (the iterate itself) first
-    means: tuple[NewestWeights, ...]
+    means: tuple[Rule, ...]
     # int[labels, checkpoints], what an average is at a checkpoint: 0 the iterate, k the k-th
     # running mean, counted from 1; -1 where the average does not exist
     source: np.ndarray
@@ -68,13 +67,13 @@ class TrackedAverages(NamedTuple):
 def track(averages: Iterable[Average], checkpoints: Sequence[int]) -> TrackedAverages:
     """Returns what a run tracks to compute averages at its checkpoints, which are in order."""
     labels, source = [LIVE], [[0] * len(checkpoints)]
-    means: list[NewestWeights] = []
+    means: list[Rule] = []
     for average in averages:
         if isinstance(average, Tail | LastFraction):
             label, (own, mean_at) = average.label, _window_means(average, checkpoints)
         else:
             ((label, rule),) = label_rules([average]).items()
-            own, mean_at = [rule.evaluate], dict.fromkeys(checkpoints, 1)
+            own, mean_at = [rule], dict.fromkeys(checkpoints, 1)
         if label in labels:
             raise InputError(f"the average {label!r} is repeated: give every average once")
         labels.append(label)
@@ -85,7 +84,7 @@ def track(averages: Iterable[Average], checkpoints: Sequence[int]) -> TrackedAve
 
 def _window_means(
     average: Tail | LastFraction, checkpoints: Sequence[int]
-) -> tuple[list[NewestWeights], dict[int, int]]:
+) -> tuple[list[Rule], dict[int, int]]:
     """Returns an average's running means, and which of them, from 1, it is at each checkpoint."""
     if isinstance(average, LastFraction):
         starts = {t: average.updates_before(t) for t in checkpoints}
@@ -93,7 +92,7 @@ def _window_means(
         starts = {average.end: average.start - 1}
     else:
         raise InputError(
-            f"{average.label} ends at update {average.end}, which is none of the checkpoints (the "
+            f"{average.label} ends at sample {average.end}, which is none of the checkpoints (the "
             f"last is {checkpoints[-1]}): add that checkpoint, or choose a tail that ends at one"
         )
     means: list[list[tuple[int, int]]] = []  # (start, end) of the windows of each
@@ -104,10 +103,20 @@ def _window_means(
             means.append(mean := [])
         mean.append((start, end))
         mean_at[end] = 1 + means.index(mean)
-    return [functools.partial(_window_weights, np.array(windows)) for windows in means], mean_at
+    return [_Windows(tuple(windows)) for windows in means], mean_at
 
 
-def _window_weights(windows: np.ndarray, t: np.ndarray) -> np.ndarray:
-    """Newest weights of means over windows int[n, (start, end)]; elsewhere the iterate alone."""
-    start = np.append(windows[:, 0], t[-1])[np.searchsorted(windows[:, 1], t)]
-    return 1 / np.maximum(t - start, 1)
+@dataclasses.dataclass(frozen=True)
+class _Windows(Rule):
+    """Plain means over windows (start, end), one after the other; elsewhere the iterate alone."""
+
+    windows: tuple
+
+    @property
+    def label(self) -> str:
+        return f"windows{self.windows}"
+
+    def newest(self, t: Any, xp: Any) -> Any:
+        starts, ends = np.array(self.windows).T
+        start = xp.append(starts, t.max())[xp.searchsorted(ends, t)]
+        return 1 / xp.maximum(t - start, 1)

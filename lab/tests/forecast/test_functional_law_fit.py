@@ -122,10 +122,13 @@ def test_beliefs_of_a_fit_are_its_law_at_the_step_of_another_run(fitted):
     assert terms == pytest.approx(expected, rel=1e-3)
 
 
+_BATCH = 8  # samples
+
+
 def linear_model(a, b):
     """Exact losses in nats of the linear model: a constant rate, a decay and a cosine."""
-    problem = theory.Problem(a=a, b=b, batch_size=8)
-    peak = 0.5 * problem.step_unit
+    problem = theory.Problem(a=a, b=b)
+    peak = 0.5 * problem.step_unit(_BATCH)
     runs = {
         "constant": schedules.constant(peak, WARMUP),
         "wsd": schedules.wsd(peak, 4_000, 3_200, WARMUP, floor=0.0),
@@ -133,7 +136,13 @@ def linear_model(a, b):
     }
     steps = sorted({*np.geomspace(60, NOW, 30).astype(int).tolist(), 4_000})
     factors = (6.25, 25.0, 100.0)
-    risks = theory.excess_risk(problem, list(runs.values()), factors, steps)
+    in_samples = [
+        schedules.constant(peak, _BATCH * WARMUP),
+        schedules.wsd(peak, _BATCH * 4_000, _BATCH * 3_200, _BATCH * WARMUP, floor=0.0),
+        schedules.cosine(peak, _BATCH * 4_000, _BATCH * WARMUP),
+    ]
+    samples = [_BATCH * step for step in steps]
+    risks = theory.excess_risk(problem, in_samples, factors, samples, _BATCH)
     losses = dict(zip(runs, (2 + 8 * risks.excess(0.2)).swapaxes(0, 1), strict=True))
     rows = [
         (t, t, losses["constant"][i, j], label, False)

@@ -12,7 +12,7 @@ from anytime_lab.theory.risk import excess_risk
 @pytest.fixture(scope="module")
 def comparison():
     # So many coordinates are few nodes: four times as fast as infinitely many.
-    return compare(Problem(1.5, 2.5, 500), steps=800, doublings=2)
+    return compare(Problem(1.5, 2.5, 500), samples=800, doublings=2)
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +54,6 @@ def test_peak_is_tuned_at_the_first_length_that_is_good_enough(comparison, level
 
 
 def test_envelope_without_risk_raises():
-    comparison = compare(Problem(1.5, 3.0, dimension=1), steps=3200, doublings=2)
+    comparison = compare(Problem(1.5, 3.0, dimension=1), samples=3200, doublings=2)
     with pytest.raises(ValueError, match="cosine's excess risks are"):
         comparison.at_noise(0.0)

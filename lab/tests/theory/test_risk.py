@@ -10,6 +10,7 @@ import pytest
 from anytime_jax import schedules
 from anytime_jax.averaging import FixedDecay, GrowingWindow, Uniform
 from anytime_jax.weights.post_hoc_averages import LastFraction
+from anytime_lab.theory.batches import GrowingBatch, sample_counts
 from anytime_lab.theory.problem import Problem
 from anytime_lab.theory.risk import excess_risk
 from anytime_lab.theory.tracked_averages import Tail
@@ -31,19 +32,27 @@ def rates(problem, steps=200):
     ]
 
 
-def kernel(average, t):
-    """The weights of theta_0 .. theta_t in an average after t updates; None if there is none."""
-    if not isinstance(average, Tail):
-        return GrowingWindow(average).kernel(t) if isinstance(average, float) else average.kernel(t)
-    if average.end != t:
+def kernel(average, times, checkpoint):
+    """The weights of all iterates in an average at a checkpoint; None if there is none.
+
+    `times` has the samples after each update up to the checkpoint.
+    """
+    if not isinstance(average, Tail | LastFraction):
+        return (GrowingWindow(average) if isinstance(average, float) else average).kernel(times)
+    if isinstance(average, LastFraction):
+        start = checkpoint - max(1, round(average.fraction * checkpoint))
+    elif average.end == checkpoint:
+        start = average.start - 1
+    else:
         return None
-    return np.where(np.arange(t + 1) >= average.start, 1 / average.length, 0.0)
+    inside = np.diff(np.clip([0, *times], start, None), prepend=start)
+    return inside / inside.sum() if inside.any() else np.eye(len(times) + 1)[-1]
 
 
 # The direct recursion
 
 
-def direct_risk(problem, schedule, averages, checkpoints):
+def direct_risk(problem, schedule, averages, checkpoints, batch):
     """The risks of bias and noise, float64[2, labels, T], coordinate by coordinate.
 
     An average with the kernel k has the second moment sum_{s, t} k_s k_t E[e_s e_t], where
@@ -51,18 +60,22 @@ def direct_risk(problem, schedule, averages, checkpoints):
     """
     index = np.arange(1, problem.dimension + 1.0)
     lambdas = index**-problem.a
-    etas = schedule.evaluate(np.arange(checkpoints[-1]))
+    times = list(sample_counts(batch, checkpoints[-1]))
+    sizes = np.diff(times, prepend=0)
+    etas = schedule.evaluate(times - sizes)
     out = np.full((2, 1 + len(averages), len(checkpoints)), np.nan)
     starts = index ** -(problem.b - problem.a), np.zeros_like(index)
     for channel, m in enumerate(starts):
         moments = [m]
-        for eta in etas:
-            coupling = (lambdas @ m + channel) / problem.batch_size
-            m = ((1 - eta * lambdas) ** 2 + (eta * lambdas) ** 2 / problem.batch_size) * m
+        for eta, size in zip(etas, sizes, strict=True):
+            coupling = (lambdas @ m + channel) / size
+            m = ((1 - eta * lambdas) ** 2 + (eta * lambdas) ** 2 / size) * m
             m += eta**2 * lambdas * coupling
             moments.append(m)
-        for at, t in enumerate(checkpoints):
-            kernels = [np.eye(t + 1)[t], *(kernel(average, t) for average in averages)]
+        for at, checkpoint in enumerate(checkpoints):
+            until = [x for x in times if x <= checkpoint]
+            t = len(until)
+            kernels = [np.eye(t + 1)[t], *(kernel(x, until, checkpoint) for x in averages)]
             for row, weights in enumerate(kernels):
                 if weights is not None:
                     total = np.zeros_like(index)
@@ -74,18 +87,22 @@ def direct_risk(problem, schedule, averages, checkpoints):
     return out
 
 
-def compare_with_direct_recursion(problem, checkpoints, averages, runs):
+def compare_with_direct_recursion(problem, checkpoints, averages, runs, batches=None):
     """The risks of some runs, and their largest relative difference to the direct recursion."""
-    fast = excess_risk(problem, runs, averages, checkpoints)
-    direct = [direct_risk(problem, schedule, averages, checkpoints) for schedule in runs]
+    batches = batches or [1] * len(runs)
+    fast = excess_risk(problem, runs, averages, checkpoints, batches)
+    direct = [
+        direct_risk(problem, schedule, averages, checkpoints, batch)
+        for schedule, batch in zip(runs, batches, strict=True)
+    ]
     ours, exact = np.stack([fast.bias, fast.variance]), np.stack(direct, axis=2)
     np.testing.assert_array_equal(np.isnan(ours), np.isnan(exact))
-    return fast, np.nanmax(abs(ours / exact - 1))
+    return fast, np.nanmax(abs(ours - exact) / np.maximum(exact, 1e-300))  # 0 before an update
 
 
-@pytest.mark.parametrize(("a", "b", "batch"), [(1.1, 2.2, 1), (1.5, 1.5, 4), (1.9, 3.8, 1)])
-def test_risk_equals_direct_recursion(a, b, batch):
-    problem = Problem(a, b, 1000, batch)
+@pytest.mark.parametrize(("a", "b"), [(1.1, 2.2), (1.5, 1.5), (1.9, 3.8)])
+def test_risk_equals_direct_recursion(a, b):
+    problem = Problem(a, b, 1000)
     fast, worst = compare_with_direct_recursion(problem, CHECKPOINTS, AVERAGES, rates(problem))
     assert worst < 1e-11
     assert fast.error < 1e-11
@@ -94,6 +111,20 @@ def test_risk_equals_direct_recursion(a, b, batch):
     )  # fmt: skip
     tail = fast.bias[6, 0]
     assert [np.isnan(x) for x in tail] == [t != 99 for t in CHECKPOINTS]
+
+
+def test_risk_of_runs_with_different_batches_equals_direct_recursion():
+    problem, checkpoints = Problem(1.3, 2.4, 1000), [2, 7, 50, 99, 101, 200]
+    batches = [1, GrowingBatch(0.5), GrowingBatch(1.0, start=8), 4, GrowingBatch(0.5), 30]
+    averages = [Uniform(), Uniform(40), 6.25, FixedDecay(0.9), Tail(30, 70), LastFraction(0.5)]
+    runs = rates(problem)
+    fast, worst = compare_with_direct_recursion(problem, checkpoints, averages, runs, batches)
+    assert worst < 1e-11
+    assert fast.samples[0].tolist() == checkpoints
+    assert fast.samples[3].tolist() == [0, 4, 48, 96, 100, 200]
+    for run, batch in zip(fast.samples, batches, strict=True):
+        times = sample_counts(batch, 200)
+        assert run.tolist() == [max([0, *times[times <= x]]) for x in checkpoints]
 
 
 @pytest.mark.parametrize(("a", "b"), [(1.1, 20.0), (20.0, 1.1)])
@@ -124,11 +155,11 @@ def test_risk_of_large_problems_equals_direct_recursion(a, b, dimension, checkpo
 # A dense covariance, from a start that is not diagonal
 
 
-def dense_risk(hessian, target, etas, weights, noise, batch):
+def dense_risk(hessian, target, etas, weights, noise, batches):
     """The risk of the iterate mean with given weights, from covariances of the whole vector."""
     eye = np.eye(len(target))
     covariance = [np.outer(target, target)]
-    for eta in etas:
+    for eta, batch in zip(etas, batches, strict=True):
         s = covariance[-1]
         pairs = hessian @ s @ hessian
         fourth = 2 * pairs + np.trace(hessian @ s) * hessian
@@ -145,44 +176,51 @@ def dense_risk(hessian, target, etas, weights, noise, batch):
     return 0.5 * np.trace(hessian @ total)
 
 
-@pytest.mark.parametrize(("rule", "batch"), [(Uniform(), 1), (GrowingWindow(6.25), 3)], ids=str)
+@pytest.mark.parametrize(
+    ("rule", "batch"), [(Uniform(), 1), (GrowingWindow(6.25), GrowingBatch(0.4))]
+)
 def test_risk_equals_dense_covariance_recursion(rule, batch):
-    problem = Problem(1.2, 1.9, 5, batch)
+    problem = Problem(1.2, 1.9, 5)
     index = np.arange(1, 6.0)
     turn, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(5, 5)))
     hessian = turn @ np.diag(index**-1.2) @ turn.T
     target = turn @ index ** -(0.7 / 2)
+    times = sample_counts(batch, 40)
+    sizes = np.diff(times, prepend=0)
     for schedule in rates(problem, steps=40):
-        risks = excess_risk(problem, [schedule], [rule], [40])
-        etas = schedule.evaluate(np.arange(40))
+        risks = excess_risk(problem, [schedule], [rule], [40], batch)
+        etas = schedule.evaluate(times - sizes)
         for weights, risk in (
-            (rule.kernel(40), risks.excess(0.3)[1, 0, 0]),
-            (np.eye(41)[40], risks.excess(0.3)[0, 0, 0]),
+            (rule.kernel(times), risks.excess(0.3)[1, 0, 0]),
+            (np.eye(len(times) + 1)[-1], risks.excess(0.3)[0, 0, 0]),
         ):
-            expected = dense_risk(hessian, target, etas, weights, 0.3, batch)
+            expected = dense_risk(hessian, target, etas, weights, 0.3, sizes)
             assert risk == pytest.approx(expected, rel=1e-12)
 
 
 # Simulated SGD
 
 
-@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("batch", [1, 4, GrowingBatch(0.5)], ids=str)
 def test_risk_equals_simulated_sgd(batch):
-    dimension, steps, runs, noise = 12, 80, 6_000, 0.2
-    problem = Problem(1.3, 2.0, dimension, batch)
+    dimension, samples, runs, noise = 12, 160, 6_000, 0.2
+    problem = Problem(1.3, 2.0, dimension)
     index = np.arange(1, dimension + 1.0)
     lambdas, target = index**-1.3, index ** -(0.7 / 2)
     schedule = schedules.Power(0.6 / problem.trace, 0.5, alpha=10.0)
     random = np.random.default_rng(1)
     w = np.zeros((runs, dimension))
-    kernels = np.stack([np.eye(steps + 1)[steps], kernel(Uniform(), steps), kernel(6.25, steps)])
+    times = sample_counts(batch, samples)
+    sizes = np.diff(times, prepend=0)
+    rules = Uniform(), GrowingWindow(6.25)
+    kernels = np.stack([np.eye(len(times) + 1)[-1], *(rule.kernel(times) for rule in rules)])
     means = np.zeros((3, *w.shape))
-    for t, eta in enumerate(schedule.evaluate(np.arange(steps)), start=1):
-        x = random.normal(size=(batch, runs, dimension)) * np.sqrt(lambdas)
-        residual = ((w - target) * x).sum(-1) + math.sqrt(noise) * random.normal(size=(batch, runs))
+    for t, (eta, size) in enumerate(zip(schedule.evaluate(times - sizes), sizes, strict=True), 1):
+        x = random.normal(size=(size, runs, dimension)) * np.sqrt(lambdas)
+        residual = ((w - target) * x).sum(-1) + math.sqrt(noise) * random.normal(size=(size, runs))
         w = w - eta * (residual[..., None] * x).mean(0)
         means += kernels[:, t, None, None] * w
-    risks = excess_risk(problem, [schedule], [Uniform(), 6.25], [steps]).excess(noise)[:, 0, 0]
+    risks = excess_risk(problem, [schedule], rules, [samples], batch).excess(noise)[:, 0, 0]
     for mean, risk in zip(means, risks, strict=True):
         losses = 0.5 * ((mean - target) ** 2 @ lambdas)
         error = losses.std() / math.sqrt(runs)
@@ -211,10 +249,10 @@ def test_precision_outside_is_unchanged():
     assert not jax.config.read("jax_enable_x64")
 
 
-def risk(checkpoints=(10,), averages=(), schedule=None, noise=0.1, **problem):
+def risk(checkpoints=(10,), averages=(), schedule=None, noise=0.1, batches=1, **problem):
     problem = Problem(**{"a": 1.5, "b": 2.0, "dimension": 50, **problem})
     schedule = schedule or schedules.Power(0.1, 0.0)
-    return excess_risk(problem, [schedule], averages, checkpoints).excess(noise)
+    return excess_risk(problem, [schedule], averages, checkpoints, batches).excess(noise)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +261,8 @@ def risk(checkpoints=(10,), averages=(), schedule=None, noise=0.1, **problem):
         ({"a": 1.0}, "a = "),
         ({"b": 0.9}, "b = "),
         ({"dimension": 0}, "dimension = "),
-        ({"batch_size": 0}, "batch_size = "),
+        ({"batches": 0}, "a batch = "),
+        ({"batches": [1, 2]}, "batches = "),
         ({"noise": 1e308}, "noise = "),
         ({"checkpoints": [5, 5]}, "checkpoints = "),
         ({"checkpoints": [0, 5]}, "a checkpoint = "),

@@ -13,7 +13,7 @@ PROBLEM = ("--a=1.5", "--b=2.5", "--noise=0.1")
 
 
 def test_advise_prints_advice_and_writes_its_numbers(capsys, tmp_path):
-    short = ("--steps=400", "--doublings=1", "--dimension=100", f"--output={tmp_path}")
+    short = ("--samples=400", "--doublings=1", "--dimension=100", f"--output={tmp_path}")
     assert run_command(theory, ["advise", *PROBLEM, *short]) == 0
     output = capsys.readouterr().out
     assert "WSD to 0" in output
@@ -38,7 +38,7 @@ def test_rates_prints_fitted_and_proven_exponents(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["compare", "--a=1.5", "--b=2", "--steps=500"], "steps = 500"),
+        (["compare", "--a=1.5", "--b=2", "--samples=500"], "samples = 500"),
         (["compare", "--a=1.5", "--b=2", "--noise=1,x"], "--noise"),
         (["advise", "--a=1.5", "--b=2", "--output=/proc/x"], "--output = '/proc/x'"),
         (["bound", "--a=1.5", "--b=3", "--gamma=0.7"], "gamma = 0.7"),
