@@ -8,7 +8,7 @@ import dataclasses
 
 import numpy as np
 
-from anytime_jax.checks import is_number, require, require_count
+from anytime_jax.checks import is_number, require, require_count, require_positive
 
 
 class BatchSchedule(abc.ABC):
@@ -40,8 +40,7 @@ class GrowingBatch(BatchSchedule):
     def __post_init__(self) -> None:
         ok = is_number(self.power) and 0 <= self.power <= 1
         require(ok, "power", self.power, "a number from 0 to 1")
-        ok = is_number(self.start) and self.start >= 1
-        require(ok, "start", self.start, "a number of samples, 1 or more")
+        require_positive("start", self.start)
 
     def size(self, samples: int) -> int:
         """See `BatchSchedule.size`."""
