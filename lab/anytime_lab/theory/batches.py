@@ -23,28 +23,30 @@ class BatchSchedule(abc.ABC):
 class GrowingBatch(BatchSchedule):
     """A batch that grows with a power of the samples so far, without a horizon.
 
-        B(n) = (n / start)^power, rounded, and 1 up to n = start
+        B(n) = ((n + alpha) / alpha)^power, rounded
+
+    A rate over this batch, `eta / B(n)`, is `schedules.Power` with `gamma = power`.
 
     Attributes:
-      power: exponent in samples; in updates it is power / (1 - power).
-      start: samples after which the batch begins to grow.
+      power: exponent in samples. In updates t it is `power / (1 - power)`.
+      alpha: samples over which the batch stays near 1.
 
     Examples:
-      >>> theory.GrowingBatch(power=0.5, start=100).size(2_500)
+      >>> theory.GrowingBatch(power=0.5, alpha=100).size(2_400)
       5
     """
 
     power: float
-    start: float = 1.0
+    alpha: float = 1.0
 
     def __post_init__(self) -> None:
         ok = is_number(self.power) and 0 <= self.power <= 1
         require(ok, "power", self.power, "a number from 0 to 1")
-        require_positive("start", self.start)
+        require_positive("alpha", self.alpha)
 
     def size(self, samples: int) -> int:
         """See `BatchSchedule.size`."""
-        return max(1, round((samples / self.start) ** self.power))
+        return round((1 + samples / self.alpha) ** self.power)
 
 
 Batch = int | BatchSchedule
@@ -54,9 +56,9 @@ def sample_counts(batch: Batch, end: int) -> np.ndarray:
     """Returns the samples after each update, int64[updates], as far as they are `end` or less.
 
     Examples:
-      >>> theory.batches.sample_counts(theory.GrowingBatch(power=1.0, start=10), 60)
-      array([ 1,  2,  3,  4,  5,  6,  7,  8,  9, 10, 11, 12, 13, 14, 15, 17, 19,
-             21, 23, 25, 27, 30, 33, 36, 40, 44, 48, 53, 58])
+      >>> theory.batches.sample_counts(theory.GrowingBatch(power=1.0, alpha=10), 60)
+      array([ 1,  2,  3,  4,  5,  6,  8, 10, 12, 14, 16, 19, 22, 25, 29, 33, 37,
+             42, 47, 53, 59])
     """
     if not isinstance(batch, BatchSchedule):
         require_count("a batch", batch, least=1)

@@ -88,6 +88,13 @@ class Risks:
             risk = np.where(np.isinf(self.bias), np.inf, self.bias + noise * self.variance)
         return risk if label is None else risk[self.labels.index(label)]
 
+    def select(self, schedules: slice) -> "Risks":
+        """Returns the risks of some of the schedules."""
+        of_some = (x[:, schedules] for x in (self.bias, self.variance))
+        return Risks(
+            self.labels, self.checkpoints, self.samples[schedules], *of_some, error=self.error
+        )
+
 
 def largest_error(risks: Iterable[Risks]) -> float:
     """Returns the largest relative error of several results; NaN if one is not known."""

@@ -115,7 +115,7 @@ def test_risk_equals_direct_recursion(a, b):
 
 def test_risk_of_runs_with_different_batches_equals_direct_recursion():
     problem, checkpoints = Problem(1.3, 2.4, 1000), [2, 7, 50, 99, 101, 200]
-    batches = [1, GrowingBatch(0.5), GrowingBatch(1.0, start=8), 4, GrowingBatch(0.5), 30]
+    batches = [1, GrowingBatch(0.5), GrowingBatch(1.0, alpha=8), 4, GrowingBatch(0.5), 30]
     averages = [Uniform(), Uniform(40), 6.25, FixedDecay(0.9), Tail(30, 70), LastFraction(0.5)]
     runs = rates(problem)
     fast, worst = compare_with_direct_recursion(problem, checkpoints, averages, runs, batches)
