@@ -1,10 +1,10 @@
 """Rates that fall and batches that grow without a horizon, against pairs tuned for every length.
 
 Let the rate fall as n^-g and the batch grow as n^q with the samples n, and G = g + q. The sum of
-step sizes is then of the order of n^(1-G), and what an update adds to the variance of n^-G. Theorem
-1 has its terms from these two alone, so that a run should have the exponents of `power_law_exponent`
-at gamma = G, whichever of rate and batch does it. At G = gamma* they are the minimax ones, with
-n^(1-q) updates. This module computes whether they are, and what it costs at finite lengths.
+step sizes is then of the order of n^(1-G), and the rate over the batch of n^-G. Theorem 1 has its
+terms from these two alone. So a run should have the exponents of `power_law_exponent` at gamma = G,
+whichever of rate and batch does it. At G = gamma* these are the minimax ones, with n^(1-q) updates.
+This module computes whether that is so, and what it costs at finite lengths.
 
 The *pair* at a length is the rate and batch tuned for it: a constant rate with an average, or a
 cosine, with single samples, which no larger batch beats at equal samples. A *ramp* is one run for

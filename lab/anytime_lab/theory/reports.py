@@ -11,14 +11,22 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from anytime_jax import figure_style
-from anytime_jax.averaging import LIVE
-from anytime_jax.checks import LARGEST_COUNT, require, require_count, require_positive
+from anytime_jax.averaging import LIVE, label_rules
+from anytime_jax.checks import (
+    LARGEST_COUNT,
+    require,
+    require_choice,
+    require_count,
+    require_fraction,
+    require_positive,
+)
 from anytime_jax.schedules import Power
 from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.tables import Table, numbers
 from anytime_jax.weights.post_hoc_averages import LastFraction
 from anytime_lab import schedule_styles
 from anytime_lab.theory.comparison import (
+    AVERAGES,
     ENVELOPE,
     MULTIPLIERS,
     TOLERANCE,
@@ -37,7 +45,9 @@ from anytime_lab.theory.convergence_rates import (
 )
 from anytime_lab.theory.parallel_risks import Progress, RiskArguments, compute_risks
 from anytime_lab.theory.problem import Problem
+from anytime_lab.theory.ramps import Ramp
 from anytime_lab.theory.risk import largest_error, require_noise
+from anytime_lab.theory.tracked_averages import Average
 
 LIMITS = (
     "Limits: this is SGD without momentum on a quadratic with Gaussian inputs and a power-law "
@@ -47,6 +57,12 @@ LIMITS = (
 SPECTRA = ((1.1, 1.1), (1.5, 1.5), (1.5, 2.0), (1.5, 2.5), (1.1, 2.2), (1.5, 3.0), (1.9, 3.8))
 _GAMMAS = tuple(round(0.1 * k, 1) for k in range(6))
 _LAST_HALF = LastFraction(0.5)
+# Averages whose exponents the report fits, by label.
+EXPONENT_AVERAGES: dict[str, list[Average]] = {
+    LIVE: [],
+    _LAST_HALF.label: [_LAST_HALF],
+    **{label: [rule] for label, rule in label_rules(AVERAGES).items()},
+}
 
 
 def length_table(level: NoiseComparison) -> list[Table | str]:
@@ -265,32 +281,43 @@ def bound_report(
 
 
 def exponent_report(
-    multiplier: float, steps: int, noise: float, progress: Progress
+    multiplier: float,
+    samples: int,
+    noise: float,
+    batch_share: float,
+    average: str,
+    progress: Progress,
 ) -> list[Table | str]:
     """Returns a table of exponents fitted to exact risks of `SPECTRA`, and the proven ones.
 
-    The step sizes are multiplier / (tr(H) t^gamma) for several gammas.
+    The step size over the batch is multiplier / (tr(H) n^gamma) after n samples, for several
+    gammas: the batch grows as n^(batch_share gamma), and the step size falls with the rest.
     """
     require_positive("multiplier", multiplier)
     require_noise(noise)
-    require_count("steps", steps, least=1600)
-    ends = [steps // 2**k for k in range(int(np.log2(steps / 100)), -1, -1)]
+    require_count("samples", samples, least=1600)
+    require_fraction("batch_share", batch_share)
+    require_choice("average", average, tuple(EXPONENT_AVERAGES))
+    ends = [samples // 2**k for k in range(int(np.log2(samples / 100)), -1, -1)]
     stars = [gamma_star(a, b) for a, b in SPECTRA]
     arguments = []
     for (a, b), star in zip(SPECTRA, stars, strict=True):
         problem = Problem(a, b)
-        runs = [Power(multiplier / problem.trace, gamma) for gamma in (*_GAMMAS, star)]
-        arguments.append(RiskArguments(problem, runs, [_LAST_HALF], ends))
+        ramps = [Ramp("", gamma, batch_share) for gamma in (*_GAMMAS, star)]
+        runs = [ramp.schedule(multiplier / problem.trace) for ramp in ramps]
+        averages, batches = EXPONENT_AVERAGES[average], [ramp.batch for ramp in ramps]
+        arguments.append(RiskArguments(problem, runs, averages, ends, batches))
     results = compute_risks(arguments, progress)
+    how = {0.0: "", 1.0: ", by the batch alone"}.get(batch_share, f", {batch_share:g} by the batch")
     title = (
-        "p of risk ~ N^-p by gamma: fitted to the exact risk of the mean of the last half, "
-        f"sigma^2 = {noise:g}, N = {steps // 16:,} .. {steps:,}, d = infinity "
+        f"p of risk ~ N^-p by gamma{how}: fitted to the exact risk of {average}, "
+        f"sigma^2 = {noise:g}, N = {samples // 16:,} .. {samples:,}, d = infinity "
         "(in brackets: Theorem 1)"
     )
     names = ["a, b", *(f"{gamma:g}" for gamma in _GAMMAS), "gamma*", "at gamma*", "minimax"]
     table = new_table(title, names)
     for (a, b), star, risks in zip(SPECTRA, stars, results, strict=True):
-        late, last_ends = risks.excess(noise, _LAST_HALF.label)[:, -5:], risks.checkpoints[-5:]
+        late, last_ends = risks.excess(noise, average)[:, -5:], risks.checkpoints[-5:]
         cells = [
             f"{fitted_exponent(last_ends, row):.2f} ({power_law_exponent(a, b, gamma):.2f})"
             for row, gamma in zip(late, (*_GAMMAS, star), strict=True)

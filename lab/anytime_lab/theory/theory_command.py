@@ -18,9 +18,10 @@ from anytime_jax.commands.rich_console import open_console
 from anytime_jax.distributed import jax_settings
 from anytime_jax.storage.files import make_writable_directory
 from anytime_jax.tables import Table
-from anytime_lab.theory import parallel_risks, reports, synthetic_figures
+from anytime_lab.theory import parallel_risks, ramp_report, reports, synthetic_figures
 from anytime_lab.theory.comparison import NoiseComparison, compare
 from anytime_lab.theory.problem import Problem
+from anytime_lab.theory.ramps import compare_ramps
 from anytime_lab.theory.risk import require_noise
 from anytime_lab.theory.synthetic_figures import FigureConfig
 
@@ -32,6 +33,7 @@ EXAMPLES = (
     "advise --a=1.5 --b=3 --noise=0.1",
     "bound --a=1.5 --b=3 --noise=0.1",
     "rates",
+    "ramps --a=1.5 --b=3 --noise=0.1",
 )
 
 
@@ -72,9 +74,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--gamma", type=float, help="decay of the step sizes (default: 1 - a/b, within 0 .. 1/2)")
     add("--multiplier", type=float, default=0.5, help="step size in units of 1/tr(H)")
     add = command("rates", _rates, "exponents fitted to exact risks, and the proven ones")
-    add("--steps", type=positive_int, default=1_000_000, help="updates of every run")
+    add("--samples", type=positive_int, default=1_000_000, help="samples of every run")
     add("--noise", type=float, default=0.1, help="sigma^2")
     add("--multiplier", type=float, default=0.5, help="step size in units of 1/tr(H)")
+    add(
+        "--batch-share", type=float, default=0.0, help="of gamma that a growing batch takes, 0 to 1"
+    )
+    add("--average", default="last50%%", help="whose risk is fitted, such as last50%% or f25")
+    add = command("ramps", _ramps, "batches that grow without a horizon, against tuned pairs")
+    _add_problem(add, several_noises=True)
+    add("--samples", type=positive_int, default=100_000, help="samples of the longest run")
+    add("--output", type=Path, metavar="DIR", help="directory for the figure and its numbers")
 
 
 def _add_problem(add: Callable[..., object], several_noises: bool = False) -> None:
@@ -135,9 +145,7 @@ def _noise_levels(
     for noise in noises:
         require_noise(noise)
     problem = Problem(arguments.a, arguments.b, arguments.dimension)
-    if arguments.output is not None:
-        require_directory("--output", str(arguments.output))
-        make_writable_directory(arguments.output, f"--output = {str(arguments.output)!r}")
+    _make_output(arguments)
     settings = arguments.samples, arguments.doublings, arguments.batch_size
     comparison = compare(problem, *settings, progress)
     return [comparison.at_noise(noise) for noise in noises]
@@ -156,5 +164,26 @@ def _bound(arguments: argparse.Namespace, progress: parallel_risks.Progress) -> 
 
 
 def _rates(arguments: argparse.Namespace, progress: parallel_risks.Progress) -> Report:
-    settings = arguments.multiplier, arguments.steps, arguments.noise
-    return reports.exponent_report(*settings, progress)
+    settings = arguments.multiplier, arguments.samples, arguments.noise
+    by = arguments.batch_share, arguments.average
+    return reports.exponent_report(*settings, *by, progress)
+
+
+def _ramps(arguments: argparse.Namespace, progress: parallel_risks.Progress) -> Report:
+    for noise in arguments.noise:
+        require_noise(noise)
+    _make_output(arguments)
+    problem = Problem(arguments.a, arguments.b, arguments.dimension)
+    comparison = compare_ramps(problem, arguments.samples, progress=progress)
+    report: Report = [ramp_report.make_table(comparison, noise) for noise in arguments.noise]
+    report.append(f"Largest relative error {comparison.error:.0e}.")
+    if arguments.output is not None:
+        files = ramp_report.write(comparison, arguments.noise, arguments.output)
+        report += [f"  {file}" for file in files]
+    return report
+
+
+def _make_output(arguments: argparse.Namespace) -> None:
+    if arguments.output is not None:
+        require_directory("--output", str(arguments.output))
+        make_writable_directory(arguments.output, f"--output = {str(arguments.output)!r}")

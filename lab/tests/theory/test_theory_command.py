@@ -31,7 +31,7 @@ def test_bound_prints_a_row_for_each_length(capsys):
 
 def test_rates_prints_fitted_and_proven_exponents(capsys, monkeypatch):
     monkeypatch.setattr(reports, "SPECTRA", reports.SPECTRA[2:3])  # of seven
-    assert run_command(theory, ["rates", "--steps=1600"]) == 0
+    assert run_command(theory, ["rates", "--samples=1600"]) == 0
     assert "1/t^gamma*" in capsys.readouterr().out
 
 
@@ -42,7 +42,10 @@ def test_rates_prints_fitted_and_proven_exponents(capsys, monkeypatch):
         (["compare", "--a=1.5", "--b=2", "--noise=1,x"], "--noise"),
         (["advise", "--a=1.5", "--b=2", "--output=/proc/x"], "--output = '/proc/x'"),
         (["bound", "--a=1.5", "--b=3", "--gamma=0.7"], "gamma = 0.7"),
-        (["rates", "--steps=10"], "steps = 10"),
+        (["rates", "--samples=10"], "samples = 10"),
+        (["rates", "--average=f7"], "average = 'f7'"),
+        (["rates", "--batch-share=2"], "batch_share = 2"),
+        (["ramps", "--a=1.5", "--b=2", "--samples=10"], "samples = 10"),
         (["--config=theory_figure", "--config.stepz=1"], "config.stepz"),
     ],
     ids=" ".join,

@@ -1,0 +1,104 @@
+"""Tables, figure and numbers of a comparison of ramps."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from anytime_jax import figure_style
+from anytime_jax.tables import Table
+from anytime_lab import schedule_styles
+from anytime_lab.theory.ramps import CONSTANT, SHARES, RampComparison, Run
+from anytime_lab.theory.reports import new_table, write_finite_json
+
+_NAMES = (CONSTANT, *SHARES)
+_COLORS = (figure_style.BLUE, figure_style.GREEN, figure_style.ORANGE, figure_style.VERMILION)
+
+
+def best_runs(comparison: RampComparison, noise: float) -> dict[str, Run]:
+    """Returns the run of the lowest mean regret of each name, over growths and alphas."""
+    runs = comparison.runs(noise)
+    named = {name: [run for run in runs if run.ramp.name == name] for name in _NAMES}
+    return {name: min(group, key=lambda run: run.mean) for name, group in named.items()}
+
+
+def make_table(comparison: RampComparison, noise: float) -> Table:
+    """Returns the regrets of the best ramp of each name at a noise level."""
+    problem, lengths = comparison.problem, comparison.lengths
+    title = (
+        f"a = {problem.a:g}, b = {problem.b:g}, sigma^2 = {noise:g}: risk over that of the pair "
+        "tuned for each number of samples"
+    )
+    names = ["", "G", "alpha", "c", "average", "mean", *(f"{x:,}" for x in lengths), "updates"]
+    table = new_table(title, names)
+    risks = (f"{risk:.3g}" for risk in comparison.pairs(noise))
+    table.add_row("risk of the pair", "", "", "", "", "", *risks, f"{lengths[-1]:,}")
+    for name, run in best_runs(comparison, noise).items():
+        ramp = run.ramp
+        shape = (f"{ramp.growth:.3g}", f"{ramp.alpha:g}") if ramp.growth else ("0", "")
+        regrets = (f"{x:+.0%}" for x in (run.mean, *run.regrets))
+        row = f"{run.multiplier:g}", run.average, *regrets, f"{run.updates[-1]:,}"
+        table.add_row(name, *shape, *row)
+    return table
+
+
+def write(comparison: RampComparison, noises: Sequence[float], directory: Path) -> list[Path]:
+    """Writes a picture of the first noise, `ramps.png`, and all numbers, `ramps.json`."""
+    content = {
+        "a": comparison.problem.a,
+        "b": comparison.problem.b,
+        "dimension": f"{comparison.problem.dimension:.0f}",
+        "samples": comparison.lengths,
+        "largest_relative_error": comparison.error,
+        "noises": [
+            {
+                "noise": noise,
+                "pair": comparison.pairs(noise).tolist(),
+                "runs": [_describe(run) for run in comparison.runs(noise)],
+            }
+            for noise in noises
+        ],
+    }
+    return [
+        figure_style.save(_plot(comparison, noises[0]), directory / "ramps.png", dpi=130),
+        write_finite_json(directory / "ramps.json", content),
+    ]
+
+
+def _describe(run: Run) -> dict[str, object]:
+    return {
+        "name": run.ramp.name,
+        "growth": run.ramp.growth,
+        "batch_share": run.ramp.share,
+        "alpha": run.ramp.alpha,
+        "multiplier": run.multiplier,
+        "average": run.average,
+        "risks": run.risks.tolist(),
+        "updates": run.updates.tolist(),
+    }
+
+
+def _plot(comparison: RampComparison, noise: float) -> Figure:
+    figure = Figure(figsize=(9.0, 4.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    lengths, problem = comparison.lengths, comparison.problem
+    for color, (name, run) in zip(_COLORS, best_runs(comparison, noise).items(), strict=True):
+        label = f"{name} (G = {run.ramp.growth:.3g}, {run.average})"
+        left.plot(lengths, 1 + run.regrets, "o-", color=color, ms=3, lw=1.3, label=label)
+        right.plot(lengths, run.updates, "o-", color=color, ms=3, lw=1.3)
+    left.axhline(1, color="black", lw=1)
+    left.set_ylabel("excess risk / risk of the pair tuned there")
+    right.set_ylabel("updates")
+    for axes, scale in ((left, "linear"), (right, "log")):
+        _finish(axes, scale)
+    figure.suptitle(f"a = {problem.a:g}, b = {problem.b:g}, $\\sigma^2$ = {noise:g}")
+    schedule_styles.legend_below(figure, left, columns=2)
+    return figure
+
+
+def _finish(axes: Axes, scale: str) -> None:
+    axes.set_xscale("log")
+    axes.set_yscale(scale)
+    axes.set_xlabel("samples")
+    axes.grid(alpha=0.3)
