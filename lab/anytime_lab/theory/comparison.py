@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from anytime_jax import schedules
-from anytime_jax.averaging import LIVE, Uniform
+from anytime_jax.averaging import LIVE, Rule, Uniform
 from anytime_jax.checks import require_count
 from anytime_jax.errors import InputError
 from anytime_jax.schedules import Schedule
@@ -24,12 +24,11 @@ from anytime_lab.theory.convergence_rates import gamma_star
 from anytime_lab.theory.parallel_risks import Progress, RiskArguments, compute_risks
 from anytime_lab.theory.problem import Problem
 from anytime_lab.theory.risk import Risks, largest_error
-from anytime_lab.theory.tracked_averages import Average
 
 # Peaks to try, in units of `Problem.step_unit`, a factor of sqrt(2) apart. A constant step size
 # diverges beyond 1 or 2; the first few step sizes of 1/sqrt(t) may be larger.
 MULTIPLIERS = tuple(round(0.005 * 2 ** (k / 2), 6) for k in range(22))
-AVERAGES: tuple[Average, ...] = (Uniform(), 6.25, 12.5, 25.0, 50.0, 100.0)
+AVERAGES: tuple[Rule | float, ...] = (Uniform(), 6.25, 12.5, 25.0, 50.0, 100.0)
 TOLERANCE = 0.02  # tolerance of `NoiseComparison.tune`
 ENVELOPE = "cosine"  # the baseline that gaps are relative to
 

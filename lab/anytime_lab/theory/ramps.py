@@ -106,10 +106,9 @@ class RampComparison:
         pairs, found = self.pairs(noise), []
         for ramp, risks in zip(self.ramps, self.of_ramps, strict=True):
             excess = risks.excess(noise)
-            mean = np.log(excess / pairs).mean(axis=-1)
-            at, peak = np.unravel_index(
-                np.nanargmin(np.where(np.isinf(mean), np.nan, mean)), mean.shape
-            )
+            with np.errstate(over="ignore"):  # of a run that is about to diverge
+                mean = np.log(excess / pairs).mean(axis=-1)
+            at, peak = np.unravel_index(mean.argmin(), mean.shape)
             counts = sample_counts(ramp.batch, self.lengths[-1])
             updates = np.searchsorted(counts, self.lengths, side="right")
             best, label = excess[at, peak], risks.labels[at]

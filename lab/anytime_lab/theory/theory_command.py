@@ -80,7 +80,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--batch-share", type=float, default=0.0, help="of gamma that a growing batch takes, 0 to 1"
     )
-    add("--average", default="last50%%", help="whose risk is fitted, such as last50%% or f25")
+    add("--average", default="last50%", help="whose risk is fitted, such as last50%% or f25")
     add = command("ramps", _ramps, "batches that grow without a horizon, against tuned pairs")
     _add_problem(add, several_noises=True)
     add("--samples", type=positive_int, default=100_000, help="samples of the longest run")
