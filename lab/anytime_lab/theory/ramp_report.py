@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from anytime_jax import figure_style
 from anytime_jax.tables import Table
 from anytime_lab import schedule_styles
-from anytime_lab.theory.ramps import CONSTANT, SHARES, RampComparison, Run
+from anytime_lab.theory.ramps import CONSTANT, MULTIPLIERS, SHARES, RampComparison, Run
 from anytime_lab.theory.reports import new_table, write_finite_json
 
 _NAMES = (CONSTANT, *SHARES)
@@ -34,13 +34,20 @@ def make_table(comparison: RampComparison, noise: float) -> Table:
     table = new_table(title, names)
     risks = (f"{risk:.3g}" for risk in comparison.pairs(noise))
     table.add_row("risk of the pair", "", "", "", "", "", *risks, f"{lengths[-1]:,}")
+    peaks = (_peak(x) for x in comparison.pair_multipliers(noise))
+    table.add_row("c of the pair", "", "", "", "", "", *peaks, "")
     for name, run in best_runs(comparison, noise).items():
         ramp = run.ramp
         shape = (f"{ramp.growth:.3g}", f"{ramp.alpha:g}") if ramp.growth else ("0", "")
         regrets = (f"{x:+.0%}" for x in (run.mean, *run.regrets))
-        row = f"{run.multiplier:g}", run.average, *regrets, f"{run.updates[-1]:,}"
+        row = _peak(run.multiplier), run.average, *regrets, f"{run.updates[-1]:,}"
         table.add_row(name, *shape, *row)
     return table
+
+
+def _peak(multiplier: float) -> str:
+    is_edge = multiplier in (MULTIPLIERS[0], MULTIPLIERS[-1])
+    return f"{multiplier:.3g}{'*' if is_edge else ''}"
 
 
 def write(comparison: RampComparison, noises: Sequence[float], directory: Path) -> list[Path]:
@@ -55,6 +62,7 @@ def write(comparison: RampComparison, noises: Sequence[float], directory: Path) 
             {
                 "noise": noise,
                 "pair": comparison.pairs(noise).tolist(),
+                "pair_multipliers": comparison.pair_multipliers(noise),
                 "runs": [_describe(run) for run in comparison.runs(noise)],
             }
             for noise in noises

@@ -27,7 +27,7 @@ from anytime_lab.theory.parallel_risks import Progress, RiskArguments, compute_r
 from anytime_lab.theory.problem import Problem
 from anytime_lab.theory.risk import Risks, largest_error
 
-MULTIPLIERS = tuple(0.0125 * 2**k for k in range(8))  # peaks over 1/tr(H)
+MULTIPLIERS = tuple(0.0125 * 2**k for k in range(-4, 8))  # peaks over 1/tr(H)
 ALPHAS = (1.0, 100.0, 10_000.0)  # samples
 # Name of a ramp, and the part of its growth that the batch takes.
 SHARES = {"rate falls": 0.0, "both": 0.5, "batch grows": 1.0}
@@ -97,9 +97,20 @@ class RampComparison:
 
     def pairs(self, noise: float) -> np.ndarray:
         """Returns the risks of the pairs, float64[lengths]."""
-        cosines = [min(x.excess(noise, LIVE).min() for x in at) for at in self.tuned]
+        return self._of_pairs(noise).min(axis=(0, 1))
+
+    def pair_multipliers(self, noise: float) -> list[float]:
+        """Returns the peaks of the pairs over 1/tr(H), a number for each length."""
+        return [MULTIPLIERS[k] for k in self._of_pairs(noise).min(axis=0).argmin(axis=0)]
+
+    def _of_pairs(self, noise: float) -> np.ndarray:
+        """Risks of each candidate, float64[candidates, multipliers, lengths]."""
+        cosines = [
+            np.stack([at[k].excess(noise, LIVE)[:, 0] for at in self.tuned], axis=-1)
+            for k in range(len(_TUNED))
+        ]
         constant = self.of_ramps[self.ramps.index(Ramp(CONSTANT))]
-        return np.minimum(cosines, constant.excess(noise).min(axis=(0, 1)))
+        return np.concatenate([cosines, constant.excess(noise)])
 
     def runs(self, noise: float) -> list[Run]:
         """Returns every ramp with the peak and average of the lowest mean regret."""

@@ -176,7 +176,8 @@ def _ramps(arguments: argparse.Namespace, progress: parallel_risks.Progress) -> 
     problem = Problem(arguments.a, arguments.b, arguments.dimension)
     comparison = compare_ramps(problem, arguments.samples, progress=progress)
     report: Report = [ramp_report.make_table(comparison, noise) for noise in arguments.noise]
-    report.append(f"Largest relative error {comparison.error:.0e}.")
+    edge = "* the edge of the peaks that were tried"
+    report.append(f"c: peak over 1/tr(H), {edge}. Largest relative error {comparison.error:.0e}.")
     if arguments.output is not None:
         files = ramp_report.write(comparison, arguments.noise, arguments.output)
         report += [f"  {file}" for file in files]
