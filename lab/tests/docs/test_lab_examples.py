@@ -22,4 +22,4 @@ def test_theory_example_runs():
     *lines, last = code.replace("1_000, 100_000", "1_000").splitlines()
     scope: dict = {}
     exec("\n".join([*lines, f"excess = {last}"]), scope)
-    assert scope["excess"].shape == (1, 1)
+    assert scope["excess"].shape == (2, 1)
