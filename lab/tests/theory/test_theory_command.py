@@ -35,6 +35,17 @@ def test_rates_prints_fitted_and_proven_exponents(capsys, monkeypatch):
     assert "1/t^gamma*" in capsys.readouterr().out
 
 
+def test_ramps_prints_regrets_and_writes_their_numbers(capsys, tmp_path):
+    short = ("--samples=1000", "--dimension=50", "--noise=0.1,0", f"--output={tmp_path}")
+    assert run_command(theory, ["ramps", "--a=1.5", "--b=3", *short]) == 0
+    output = capsys.readouterr().out
+    assert output.count("batch grows") == output.count("rate falls") == 2
+    content = json.loads((tmp_path / "ramps.json").read_text())
+    assert content["samples"] == [1_000]
+    assert [len(x["runs"]) for x in content["noises"]] == [28, 28]
+    assert (tmp_path / "ramps.png").stat().st_size > 1000
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
