@@ -47,7 +47,7 @@ from anytime_jax.checks import is_number, require, require_count
 from anytime_jax.errors import InputError
 from anytime_jax.schedules import Schedule
 from anytime_lab.theory import quadrature
-from anytime_lab.theory.batches import Batch, BatchSchedule, sample_counts
+from anytime_lab.theory.batches import Batch, sample_counts
 from anytime_lab.theory.problem import Problem
 from anytime_lab.theory.tracked_averages import Average, TrackedAverages, track
 
@@ -188,7 +188,7 @@ class _Run(NamedTuple):
 def _make_runs(
     schedules: Sequence[Schedule], batches: Batch | Sequence[Batch], checkpoints: Sequence[int]
 ) -> list[_Run]:
-    if isinstance(batches, int | BatchSchedule):
+    if not isinstance(batches, Sequence):
         batches = [batches] * len(schedules)
     ok = len(batches) == len(schedules)
     require(ok, "batches", len(batches), f"one batch, or one for each of {len(schedules)} runs")

@@ -261,7 +261,7 @@ def risk(checkpoints=(10,), averages=(), schedule=None, noise=0.1, batches=1, **
         ({"a": 1.0}, "a = "),
         ({"b": 0.9}, "b = "),
         ({"dimension": 0}, "dimension = "),
-        ({"batches": 0}, "a batch = "),
+        ({"batches": 1.5}, "a batch = "),
         ({"batches": [1, 2]}, "batches = "),
         ({"noise": 1e308}, "noise = "),
         ({"checkpoints": [5, 5]}, "checkpoints = "),
