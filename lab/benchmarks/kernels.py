@@ -174,19 +174,20 @@ def read_trace(directory: Path) -> Trace:
     first = min(start for _, start, _ in programs[name])
     last = max(end for _, _, end in programs[name])
     # Of several programs of a name in one process, the one that has the operations.
-    text = max(_programs(contents, name), key=lambda text: len(times.keys() & _opcodes(text)))
-    containers = {x for x, opcode in _opcodes(text).items() if opcode in _CONTAINERS}
+    parsed = [(text, hlo.parse(text)) for text in _programs(contents, name)]
+    text, program = max(parsed, key=lambda pair: len(times.keys() & _opcodes(pair[1])))
+    containers = {x for x, opcode in _opcodes(program).items() if opcode in _CONTAINERS}
     return Trace(
-        hlo.parse(text),
+        program,
         devices=int(number[1]) if (number := re.search(r"num_partitions=(\d+)", text)) else 1,
         seconds=(last - first) / 1e9 / len(steps),
         kernel_seconds={name: t for name, t in times.items() if name not in containers},
     )
 
 
-def _opcodes(text: str) -> dict[str, str]:
+def _opcodes(program: hlo.Module) -> dict[str, str]:
     """Returns the opcodes of a program's instructions, by their names."""
-    computations = hlo.parse(text).computations.values()
+    computations = program.computations.values()
     return {x.name: x.opcode for c in computations for x in c.instructions.values()}
 
 

@@ -20,8 +20,8 @@ import numpy as np
 from anytime_jax import schedules
 from anytime_jax.averaging import LIVE
 from anytime_jax.checks import require_count
-from anytime_lab.theory.batches import Batch, GrowingBatch, sample_counts
-from anytime_lab.theory.comparison import AVERAGES, BASELINES
+from anytime_lab.theory.batches import Batch, GrowingBatch
+from anytime_lab.theory.comparison import AVERAGES, BASELINES, mean_gap
 from anytime_lab.theory.convergence_rates import gamma_star
 from anytime_lab.theory.parallel_risks import Progress, RiskArguments, compute_risks
 from anytime_lab.theory.problem import Problem
@@ -77,7 +77,7 @@ class Run:
     @property
     def mean(self) -> float:
         """The geometric mean of risks over the pairs', minus 1."""
-        return float(np.expm1(np.log1p(self.regrets).mean()))
+        return mean_gap(self.regrets)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -120,9 +120,7 @@ class RampComparison:
             with np.errstate(over="ignore"):  # of a run that is about to diverge
                 mean = np.log(excess / pairs).mean(axis=-1)
             at, peak = np.unravel_index(mean.argmin(), mean.shape)
-            counts = sample_counts(ramp.batch, self.lengths[-1])
-            updates = np.searchsorted(counts, self.lengths, side="right")
-            best, label = excess[at, peak], risks.labels[at]
+            best, label, updates = excess[at, peak], risks.labels[at], risks.updates[peak]
             found.append(Run(ramp, MULTIPLIERS[peak], label, best, best / pairs - 1, updates))
         return found
 

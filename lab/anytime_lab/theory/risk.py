@@ -70,7 +70,8 @@ class Risks:
 
     labels: tuple[str, ...]  # of the averages; "last" is the iterate itself
     checkpoints: np.ndarray  # int[T], numbers of samples
-    samples: np.ndarray  # int[S, T], those taken by the last update up to each checkpoint
+    updates: np.ndarray  # int[S, T], numbers of updates up to each checkpoint
+    samples: np.ndarray  # int[S, T], those that these updates have taken
     bias: np.ndarray  # float64[labels, S, T], the risk without noise
     variance: np.ndarray  # float64[labels, S, T], the part that sigma^2 multiplies
     # Largest relative difference to a finer quadrature, over two runs that were repeated with it;
@@ -90,9 +91,12 @@ class Risks:
 
     def select(self, schedules: slice) -> "Risks":
         """Returns the risks of some of the schedules."""
-        of_some = (x[:, schedules] for x in (self.bias, self.variance))
-        return Risks(
-            self.labels, self.checkpoints, self.samples[schedules], *of_some, error=self.error
+        return dataclasses.replace(
+            self,
+            updates=self.updates[schedules],
+            samples=self.samples[schedules],
+            bias=self.bias[:, schedules],
+            variance=self.variance[:, schedules],
         )
 
 
@@ -144,15 +148,18 @@ def excess_risk(
     error = 0.0
     if len(nodes[0]) < problem.dimension:
         finer = quadrature.nodes(problem, max(totals), first=16, near=64, far=20)
-        repeated = _runs_to_check(risks, totals)
-        checked = [runs[k] for k in repeated]
-        again = _compute(problem, finer, checked, tracked, lambda x: progress(0.75 + x / 4))
-        with np.errstate(invalid="ignore", divide="ignore"):
-            difference = np.abs(risks[:, :, repeated] / again - 1)
-        finite = difference[np.isfinite(difference)]
-        error = float(finite.max()) if finite.size else np.nan
+        error = np.nan
+        if repeated := _runs_to_check(risks, totals):
+            checked = [runs[k] for k in repeated]
+            again = _compute(problem, finer, checked, tracked, lambda x: progress(0.75 + x / 4))
+            with np.errstate(invalid="ignore", divide="ignore"):
+                difference = np.abs(risks[:, :, repeated] / again - 1)
+            finite = difference[np.isfinite(difference)]
+            error = float(finite.max()) if finite.size else np.nan
+    updates = np.stack([run.stops[1:] for run in runs])
     samples = np.stack([np.append(0, run.ends)[run.stops[1:]] for run in runs])
-    return Risks(tracked.labels, np.array(checkpoints), samples, risks[0], risks[1], error)
+    labels, times = tracked.labels, np.array(checkpoints)
+    return Risks(labels, times, updates, samples, risks[0], risks[1], error)
 
 
 def _require_checkpoints(checkpoints: Sequence[int], schedules: Sequence[Schedule]) -> list[int]:
@@ -236,10 +243,8 @@ def _compute(
     progress: Callable[[float], None],
 ) -> np.ndarray:
     """Half of <lambda, A> at the checkpoints: float64[2, labels, S, T], the iterate first."""
-    stops = np.stack([run.stops for run in runs]) if runs else np.zeros((0, 1), np.int64)
+    stops = np.stack([run.stops for run in runs])
     out = np.empty((2, len(tracked.labels), len(runs), stops.shape[1] - 1))
-    if not runs:
-        return out
     index, weight = nodes
     lambdas = index**-problem.a
     weights = lambdas * weight

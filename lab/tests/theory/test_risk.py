@@ -243,6 +243,13 @@ def test_diverged_runs_have_infinite_risk():
     assert risks.error < 1e-10
 
 
+def test_error_is_unknown_if_all_runs_diverged():
+    problem = Problem(1.5, 2.0, 500)
+    risks = excess_risk(problem, [schedules.Power(5 / problem.trace, 0.0)], [25.0], [10, 5000])
+    assert np.isinf(risks.excess(0.1)[:, 0, 1]).all()
+    assert np.isnan(risks.error)
+
+
 def test_precision_outside_is_unchanged():
     excess_risk(Problem(1.5, 2.0), [schedules.Power(0.1, 0.0)], [], [3])
     assert jnp.zeros(3).dtype == jnp.float32
