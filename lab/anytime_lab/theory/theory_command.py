@@ -84,6 +84,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = command("ramps", _ramps, "batches that grow without a horizon, against tuned pairs")
     _add_problem(add, several_noises=True)
     add("--samples", type=positive_int, default=100_000, help="samples of the longest run")
+    add(
+        "--growths",
+        type=argument_parser.numbers,
+        default=(),
+        help="G to try (default: 1 - a/b, a half and one and a half of it)",
+    )
     add("--output", type=Path, metavar="DIR", help="directory for the figure and its numbers")
 
 
@@ -174,7 +180,7 @@ def _ramps(arguments: argparse.Namespace, progress: parallel_risks.Progress) -> 
         require_noise(noise)
     _make_output(arguments)
     problem = Problem(arguments.a, arguments.b, arguments.dimension)
-    comparison = compare_ramps(problem, arguments.samples, progress=progress)
+    comparison = compare_ramps(problem, arguments.samples, arguments.growths, progress)
     report: Report = [ramp_report.make_table(comparison, noise) for noise in arguments.noise]
     edge = "* the edge of the peaks that were tried"
     report.append(f"c: peak over 1/tr(H), {edge}. Largest relative error {comparison.error:.0e}.")
