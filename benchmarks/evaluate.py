@@ -44,8 +44,10 @@ def _measure(options: argparse.Namespace) -> record.Result:
     evaluator = Evaluator(program, info, windows, count, size)
     state = program.init()
     evaluations: dict[int, Callable[[], object]] = {
-        1: lambda: evaluator.losses({averaging.LIVE: state.params}),
-        1 + len(averaging.averages(state.opt_state)): lambda: evaluator.losses(weight_trees(state)),
+        1: lambda: evaluator.position_losses({averaging.LIVE: state.params}),
+        1 + len(averaging.averages(state.opt_state)): lambda: evaluator.position_losses(
+            weight_trees(state)
+        ),
     }
     timers = {
         trees: functools.partial(harness.seconds_per_call, evaluate)

@@ -192,6 +192,8 @@ class EvalConfig:
       tokens: number of tokens of a validation split that are evaluated, rounded down to windows;
         the same random windows every time. Each of several sets has this many, or all that it has.
       batch_size: sequences evaluated at once.
+      positions: ends of ranges of positions in a window whose losses are recorded too: with
+        (8, 32, 64), the mean losses of tokens 1 to 8, 9 to 32, 33 to 64 and the rest.
       tasks: tasks of lm-evaluation-harness in which all weights are scored: names, or paths of YAML
         files.
       tasks_every: distance between their scores, or points: ("1x", "4x"). The end of the run is
@@ -203,6 +205,7 @@ class EvalConfig:
     weights: ByName = ()
     tokens: int | Literal["all"] = 32_800_000
     batch_size: int = 32
+    positions: tuple = ()
     tasks: tuple = ()
     tasks_every: str | tuple = "1x"
 
@@ -212,6 +215,8 @@ class EvalConfig:
         if self.tokens != "all":
             require_count("tokens", self.tokens, least=1)
         require_count("batch_size", self.batch_size, least=1)
+        for end in self.positions:
+            require_count("positions", end, least=1)
         check_sets(self.sets, self.weights)
 
 

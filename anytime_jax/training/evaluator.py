@@ -1,8 +1,9 @@
 """Losses of weight trees on the same windows, in training and for a saved run."""
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,10 +100,10 @@ class Evaluator:
         """Number of tokens predicted in a window."""
         return self.program.model.length
 
-    def losses(
+    def position_losses(
         self, trees: Mapping[str, decoder.Params], interrupted: Callable[[], bool] = lambda: False
-    ) -> dict[str, float] | None:
-        """Returns the mean token loss in nats of each tree, from one pass over the windows.
+    ) -> dict[str, np.ndarray] | None:
+        """Returns the mean loss in nats of each tree at each position in a window, float64[L].
 
         `interrupted` is called before every batch. If it returns true, the result is None.
         """
@@ -114,9 +115,11 @@ class Evaluator:
             sums.append({label: eval_step(tree, *batch) for label, tree in trees.items()})
             # One batch is computed while the next is read; more would pile up on the device.
             if len(sums) > 1:
-                sums[-2] = {label: float(value) for label, value in sums[-2].items()}
-        tokens = self.count * self.length
-        return {label: math.fsum(float(x[label]) for x in sums) / tokens for label in trees}
+                sums[-2] = jax.device_get(sums[-2])
+        return {
+            label: np.sum([x[label] for x in sums], axis=0, dtype=np.float64) / self.count
+            for label in trees
+        }
 
     def window_losses(self, params: decoder.Params) -> np.ndarray:
         """Returns the mean token loss in nats of each window, float64.
@@ -185,10 +188,12 @@ class Evaluators:
     Attributes:
       by_set: the evaluator of each set by its label.
       weights: weight of each set that counts in the mean; their sum is 1.
+      positions: ends of ranges of positions, as in `EvalConfig`.
     """
 
     by_set: Mapping[str, Evaluator]
     weights: Mapping[str, float]
+    positions: Sequence[int] = ()
 
     @property
     def mesh(self) -> Mesh:
@@ -203,23 +208,29 @@ class Evaluators:
     def losses(
         self, trees: Mapping[str, decoder.Params], interrupted: Callable[[], bool] = lambda: False
     ) -> dict[str, float] | None:
-        """Returns the mean loss of each tree by label, as `Evaluator.losses` does.
+        """Returns the mean token loss in nats of each tree, as LABEL/loss.
 
-        With several sets, the result also has the loss on each set, as SET/LABEL.
+        With several sets, the result also has the loss on each set, as SET/LABEL/loss. After each
+        loss come those of the ranges of positions, such as LABEL/loss_9_to_32. `interrupted` is as
+        in `Evaluator.position_losses`.
         """
         by_set = {}
         for name, evaluator in self.by_set.items():
-            losses = evaluator.losses(trees, interrupted)
+            losses = evaluator.position_losses(trees, interrupted)
             if losses is None:
                 return None
             by_set[name] = losses
-        mean = {
-            label: math.fsum(weight * by_set[name][label] for name, weight in self.weights.items())
+        named = {
+            label: sum(weight * by_set[name][label] for name, weight in self.weights.items())
             for label in trees
         }
-        if len(by_set) == 1:
-            return mean
-        return mean | {f"{name}/{x}": loss for name, y in by_set.items() for x, loss in y.items()}
+        if len(by_set) > 1:
+            named |= {f"{name}/{x}": loss for name, y in by_set.items() for x, loss in y.items()}
+        return {
+            f"{name}/{metric}": float(losses_L[first:end].mean())
+            for name, losses_L in named.items()
+            for metric, first, end in _ranges(self.positions, len(losses_L))
+        }
 
     def window_losses(self, params: decoder.Params) -> WindowLosses:
         """Returns the loss of each window; in a single process only."""
@@ -236,6 +247,15 @@ class Evaluators:
             return f"{next(iter(sizes.values()))} of {split}"
         each = (f"{name} ({self.weights.get(name, 0):.3g}) {x}" for name, x in sizes.items())
         return f"{split} of each set (weight): {', '.join(each)}"
+
+
+def _ranges(ends: Sequence[int], length: int) -> Iterator[tuple[str, int, int]]:
+    """Yields the name of a loss, and the range of positions that it is the mean of."""
+    yield "loss", 0, length
+    edges = sorted({0, *(min(end, length) for end in ends), length})
+    if ends:
+        for first, end in itertools.pairwise(edges):
+            yield f"loss_{first + 1}_to_{end}", first, end
 
 
 class RunEvaluators:
@@ -271,7 +291,7 @@ class RunEvaluators:
             label: self._evaluator(model, name)
             for label, name, model in evaluated_sets(self._config, step)
         }
-        return Evaluators(by_set, self._weights)
+        return Evaluators(by_set, self._weights, self._config.eval.positions)
 
     def losses(
         self, step: int, trees: Mapping[str, decoder.Params], interrupted: Callable[[], bool]

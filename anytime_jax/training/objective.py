@@ -239,11 +239,11 @@ class Objective:
         """Returns the sum of the token losses of each window."""
         return self.token_losses(params, tokens_BxT).sum(axis=1)
 
-    def weighted_loss(
+    def position_losses(
         self, params: Params, tokens_BxT: jax.Array, weights_B: jax.Array
     ) -> jax.Array:
-        """Returns the sum of a batch's token losses, each row multiplied by its weight."""
-        return jnp.sum(self.window_losses(params, tokens_BxT) * weights_B)
+        """Returns the sum of token losses at each position, each row multiplied by its weight."""
+        return jnp.sum(weights_B[:, None] * self.token_losses(params, tokens_BxT), axis=0)
 
     def measure_layers(self, params: Params, tokens_BxT: jax.Array) -> dict[str, Any]:
         """Returns what the blocks measure on a batch, as `decoder.measure_layers`."""

@@ -120,20 +120,21 @@ class Recorder:
     def record_losses(self, step: int, losses: Mapping[str, float], seconds: float) -> None:
         """Records an evaluation; raises a RunError if a loss is not finite.
 
-        Losses are by label; with several sets, the loss on each is there as well, as SET/LABEL.
+        Losses are by the names that `Evaluators.losses` gives them.
         """
-        for label, loss in losses.items():
+        for name, loss in losses.items():
             if not math.isfinite(loss):
-                what = f"the validation loss of {label} at step {step:,} is {loss}"
+                what = f"the validation loss {name} at step {step:,} is {loss}"
                 raise self._last.error(what, "a lower peak rate, in a new run_dir")
-        values = {f"eval/{label}/loss": loss for label, loss in losses.items()}
+        values = {f"eval/{name}": loss for name, loss in losses.items()}
         errors = self._kernel_errors(step)
         for label, error in errors.items():
             prefix, since = f"eval/{label}", self._averages_since[label]
             values |= {f"{prefix}/{SINCE}": since, f"{prefix}/{KERNEL_ERROR}": error}
         self._write(step, {**values, "eval_seconds": seconds})
         self._sync()
-        means = {x: loss for x, loss in losses.items() if "/" not in x}
+        names = ((name.split("/"), loss) for name, loss in losses.items())
+        means = {x[0]: loss for x, loss in names if x[1:] == ["loss"]}
         self._display.evaluated(step, means, errors)
 
     def record_scores(

@@ -116,7 +116,8 @@ class Program:
       train_step: `(state, tokens_BxT, rates) -> (state, metrics)`, with `state` donated; `rates`
         are `Rates`.
       measure_layers: `(params, tokens_BxT) -> metrics` of every layer, as `measure_layers`.
-      eval_step: `(params, tokens_BxT, weights_B) -> sum of token losses`, for any weight tree.
+      eval_step: `(params, tokens_BxT, weights_B) -> sums_L`, for any weight tree: the sum of token
+        losses at each position in a window.
       window_losses: `(params, tokens_BxT) -> sum of the token losses of each window`.
       token_losses: `(params, tokens_BxT) -> (losses_BxL, is_hit_BxL)`: the loss of each token, and
         whether it is the most likely one.
@@ -236,7 +237,7 @@ def make_program(
             compiler_options=options,
         ),
         eval_step=jax.jit(
-            objective.weighted_loss,
+            objective.position_losses,
             in_shardings=(shardings.params, rows, rows),
             out_shardings=replicated,
             compiler_options=options,

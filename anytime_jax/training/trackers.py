@@ -10,7 +10,8 @@ Training writes each of these names at most once a step:
                  `log.relative_updates` also `train/relative_update/PARAMETER`
     layers       `layers/0/weights`, `gradients`, `residual`, `attention`, `mlp` and `logit`, for
                  each layer; `layers/embedding/weights`, `gradients`, and of the head
-    evaluations  `eval/LABEL/loss`, `eval_seconds`; with several sets also `eval/SET/LABEL/loss`
+    evaluations  `eval/LABEL/loss`, `eval_seconds`; with several sets also `eval/SET/LABEL/loss`;
+                 with `eval.positions` also `eval/LABEL/loss_9_to_32`, of a range of positions
     tasks        `tasks/LABEL/TASK/METRIC`, `tasks_seconds`
 
 `evaluate --tasks` writes scores too, into TensorBoard files beside those of the run.

@@ -49,11 +49,6 @@ PLUGIN = Plugin(
             "weight_decay_regrets",
             "Compare the weight decays of a study by what one setting for all budgets gives away.",
         ),
-        "loss-by-position": _command(
-            "loss_by_position",
-            "Losses by the position in a window: how much a model gains from what it has read "
-            "before.",
-        ),
         "plan": _command(
             "width.plan_command",
             "Print the settings that a larger model takes from a small run, and why.",

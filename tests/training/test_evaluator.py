@@ -10,7 +10,7 @@ from float64_losses import token_losses
 
 from anytime_jax import averaging
 from anytime_jax.data.windows import Windows
-from anytime_jax.training.evaluator import Evaluator, weight_trees
+from anytime_jax.training.evaluator import Evaluator, Evaluators, weight_trees
 
 ALL = 75  # windows; the split has some more
 CONFIG = small_run.config("unused")
@@ -39,7 +39,8 @@ def evaluator(windows, count=10, mesh=None):
 
 
 def evaluate(evaluator, state):
-    return evaluator.losses(weight_trees(state))
+    losses = evaluator.position_losses(weight_trees(state))
+    return {label: losses_L.mean() for label, losses_L in losses.items()}
 
 
 @pytest.fixture(scope="module")
@@ -58,11 +59,28 @@ def test_losses_are_the_plain_mean_of_each_tree(windows, state, plain_losses, co
     expected = {label: losses[:count].mean() for label, losses in plain_losses.items()}
     assert actual == pytest.approx(expected, rel=1e-6)
     assert len({round(loss, 3) for loss in actual.values()}) == 3
+    by_position = recorded.position_losses({"last": state.params})["last"]
+    np.testing.assert_allclose(by_position, plain_losses["last"][:count].mean(axis=0), rtol=1e-5)
+    recording.batch.reset_mock()
+    evaluate(recorded, state)
     # All trees share one pass, and another one repeats it.
     assert [call.args[0] for call in recording.batch.call_args_list] == [*range(0, count, 8)]
     assert evaluate(recorded, state) == actual
     of_windows = recorded.window_losses(state.params)
     np.testing.assert_allclose(of_windows, plain_losses["last"][:count].mean(axis=1), rtol=1e-5)
+
+
+def test_each_range_of_positions_has_its_mean(windows, state, plain_losses):
+    by_set = {"a": evaluator(windows, ALL), "b": evaluator(windows, 3)}
+    found = Evaluators(by_set, {"a": 1.0}, (2, 5, 99)).losses({"last": state.params})
+    mean = plain_losses["last"].mean(axis=0)
+    ranges = {"loss": mean, "loss_1_to_2": mean[:2], "loss_3_to_5": mean[2:5]}
+    ranges[f"loss_6_to_{small_run.LENGTH}"] = mean[5:]
+    expected = {name: losses.mean() for name, losses in ranges.items()}
+    for prefix in ("last", "a/last"):
+        of_prefix = {name: found[f"{prefix}/{name}"] for name in ranges}
+        assert of_prefix == pytest.approx(expected, rel=1e-5)
+    assert len(found) == 3 * len(ranges)
 
 
 def test_live_weights_come_first_then_averages_by_number(windows, state):
