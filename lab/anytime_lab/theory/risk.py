@@ -13,7 +13,7 @@ rho_t, avg_t = (1 - rho_t) avg_{t-1} + rho_t w_t, has cross moments C_t with w_t
 
     C_t = (1 - rho_t) (1 - eta_t lambda) C_{t-1} + rho_t m_t,
 
-Of its own second moments A_t, only <lambda, A> is needed:
+Of its own second moments A_t, only <lambda, A> is needed, or <lambda^2, A> for a gradient:
 
     <lambda, A_t> = (1 - rho_t)^2 <lambda, A_{t-1}> + rho_t^2 <lambda, m_t>
                     + 2 rho_t (1 - rho_t) <lambda, (1 - eta_t lambda) C_{t-1}>.
@@ -118,8 +118,11 @@ def excess_risk(
     checkpoints: Sequence[int],
     batches: Batch | Sequence[Batch] = 1,
     progress: Callable[[float], None] = lambda fraction: None,
+    power: int = 1,
 ) -> Risks:
     """Returns the exact excess risk of SGD under several schedules, for several averages.
+
+    With `power` = 2, half the squared norm of the expected gradient takes the place of the risk.
 
     Args:
       problem: the spectrum and the target.
@@ -129,6 +132,7 @@ def excess_risk(
       batches: the samples of an update, for all runs or for each.
       progress: is called several times a second with the fraction that is done. An exception that
         it raises ends the computation.
+      power: of H in the norm of the error, `0.5 * E ||w - w*||^2` by H^power.
 
     Examples:
       >>> problem = theory.Problem(a=1.5, b=3.0)
@@ -144,14 +148,15 @@ def excess_risk(
     runs = _make_runs(schedules, batches, checkpoints)
     totals = [_total(run) for run in runs]
     nodes = quadrature.nodes(problem, max(totals))
-    risks = _compute(problem, nodes, runs, tracked, lambda x: progress(0.75 * x))
+    risks = _compute(problem, nodes, runs, tracked, power, lambda x: progress(0.75 * x))
     error = 0.0
     if len(nodes[0]) < problem.dimension:
         finer = quadrature.nodes(problem, max(totals), first=16, near=64, far=20)
         error = np.nan
         if repeated := _runs_to_check(risks, totals):
             checked = [runs[k] for k in repeated]
-            again = _compute(problem, finer, checked, tracked, lambda x: progress(0.75 + x / 4))
+            rest: Callable[[float], None] = lambda x: progress(0.75 + x / 4)
+            again = _compute(problem, finer, checked, tracked, power, rest)
             with np.errstate(invalid="ignore", divide="ignore"):
                 difference = np.abs(risks[:, :, repeated] / again - 1)
             finite = difference[np.isfinite(difference)]
@@ -231,8 +236,9 @@ class _State(NamedTuple):
 
     m: jax.Array  # float64[K, 2, S], second moments of the iterate's error
     risk: jax.Array  # float64[2, S], <lambda, m>
+    live: jax.Array  # float64[2, S], <lambda^power, m>
     cross: jax.Array  # float64[K, A, 2, S], (1 - eta lambda) C with the next step size
-    averaged: jax.Array  # float64[A, 2, S], <lambda, A>
+    averaged: jax.Array  # float64[A, 2, S], <lambda^power, A>
 
 
 def _compute(
@@ -240,14 +246,15 @@ def _compute(
     nodes: tuple[np.ndarray, np.ndarray],
     runs: Sequence[_Run],
     tracked: TrackedAverages,
+    power: int,
     progress: Callable[[float], None],
 ) -> np.ndarray:
-    """Half of <lambda, A> at the checkpoints: float64[2, labels, S, T], the iterate first."""
+    """Half of <lambda^power, A> at the checkpoints: float64[2, labels, S, T], the iterate first."""
     stops = np.stack([run.stops for run in runs])
     out = np.empty((2, len(tracked.labels), len(runs), stops.shape[1] - 1))
     index, weight = nodes
     lambdas = index**-problem.a
-    weights = lambdas * weight
+    weights = np.stack([lambdas * weight, lambdas**power * weight])
     # Rows of a table of updates, from one checkpoint to the next as many as the run with the most.
     rows = np.append(0, np.cumsum(np.diff(stops).max(axis=0)))
     cpu = jax.local_devices(backend="cpu")[0]  # many small dependent steps are slow on accelerators
@@ -257,9 +264,9 @@ def _compute(
         first = _rates(runs, rows, np.array([0]))[0]
         cross = (1 - lambdas[:, None] * first)[:, None, None] * m[:, None]
         cross = np.repeat(cross, len(tracked.means), axis=1)
-        risk = np.einsum("k,kcs->cs", weights, m)
-        averaged = np.repeat(risk[None], len(tracked.means), axis=0)
-        state = _State(*jax.device_put((m, risk, cross, averaged)))
+        risk, live = np.einsum("wk,kcs->wcs", weights, m)
+        averaged = np.repeat(live[None], len(tracked.means), axis=0)
+        state = _State(*jax.device_put((m, risk, live, cross, averaged)))
         for at, (begin, end) in enumerate(itertools.pairwise(rows)):
             for start in range(begin, end, _CHUNK):
                 updates = min(_CHUNK, end - start)
@@ -272,11 +279,11 @@ def _compute(
 
 
 def _risks(state: _State, source: np.ndarray) -> np.ndarray:
-    """Half of <lambda, A> for each average, float64[2, labels, S].
+    """Half of <lambda^power, A> for each average, float64[2, labels, S].
 
     It is inf where either channel overflowed and NaN where the average does not exist.
     """
-    moments = np.concatenate([np.asarray(state.risk)[None], np.asarray(state.averaged)])
+    moments = np.concatenate([np.asarray(state.live)[None], np.asarray(state.averaged)])
     risks = 0.5 * moments[source].transpose(1, 0, 2)
     risks[:, ~np.isfinite(risks).all(axis=0)] = np.inf
     risks[:, source < 0] = np.nan
@@ -340,13 +347,13 @@ def _advance(
         contraction = (1 - step) ** 2 + step**2 * inverse_batch[t]
         added = step * eta * inverse_batch[t]
         m = contraction[:, None] * state.m + added[:, None] * (state.risk + noise)
-        risk = jnp.einsum("k,kcs->cs", weights, m)
-        cross_risk = jnp.einsum("k,kacs->acs", weights, state.cross)
+        risk, live = jnp.einsum("wk,kcs->wcs", weights, m)
+        cross_live = jnp.einsum("k,kacs->acs", weights[1], state.cross)
         averaged = (
-            (1 - rho) ** 2 * state.averaged + 2 * rho * (1 - rho) * cross_risk + rho**2 * risk
+            (1 - rho) ** 2 * state.averaged + 2 * rho * (1 - rho) * cross_live + rho**2 * live
         )
         decay = (1 - lambdas[:, None] * next_eta)[:, None, None]
         cross = decay * ((1 - rho) * state.cross + rho * m[:, None])
-        return _State(m, risk, cross, averaged)
+        return _State(m, risk, live, cross, averaged)
 
     return jax.lax.fori_loop(0, updates, update, state)
