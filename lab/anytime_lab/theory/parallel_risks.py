@@ -25,6 +25,7 @@ class RiskArguments(NamedTuple):
     averages: Sequence[Average]
     checkpoints: Sequence[int]
     batches: Batch | Sequence[Batch] = 1
+    power: int = 1
 
 
 def compute_risks(arguments: Sequence[RiskArguments], progress: Progress) -> list[Risks]:
@@ -50,7 +51,7 @@ def compute_risks(arguments: Sequence[RiskArguments], progress: Progress) -> lis
             if stopped.is_set():
                 raise KeyboardInterrupt
 
-        return excess_risk(*arguments[k], progress=report)
+        return excess_risk(**arguments[k]._asdict(), progress=report)
 
     pool = futures.ThreadPoolExecutor(os.cpu_count() or 1)
     try:

@@ -9,9 +9,17 @@ from matplotlib.figure import Figure
 from anytime_jax import figure_style
 from anytime_jax.tables import Table
 from anytime_lab import schedule_styles
+from anytime_lab.theory.batch_branches import (
+    LABEL,
+    MULTIPLES,
+    RATE_POWERS,
+    BatchBranches,
+    DoubledBatch,
+)
 from anytime_lab.theory.ramps import CONSTANT, MULTIPLIERS, SHARES, RampComparison, Run
 from anytime_lab.theory.reports import new_table, write_finite_json
 
+_TOLERANCE = 0.02
 _NAMES = (CONSTANT, *SHARES)
 _COLORS = (figure_style.BLUE, figure_style.GREEN, figure_style.ORANGE, figure_style.VERMILION)
 
@@ -48,6 +56,28 @@ def make_table(comparison: RampComparison, noise: float) -> Table:
 def _peak(multiplier: float) -> str:
     is_edge = multiplier in (MULTIPLIERS[0], MULTIPLIERS[-1])
     return f"{multiplier:.3g}{'*' if is_edge else ''}"
+
+
+def make_branch_tables(branches: BatchBranches, doubled: DoubledBatch, noise: float) -> list[Table]:
+    """Returns what branches and noise scales say at each length, and the batch that is doubled."""
+    cost = f"{_TOLERANCE:.0%}"
+    title = (
+        f"the largest multiple of the batch that costs {cost} or less at 2n, and noise scales at n"
+    )
+    names = ["n", "rate kept", "least risk", "rate times the multiple"]
+    table = new_table(title, [*names, "noise scale, last", f"noise scale, {LABEL}"])
+    kept, scaled = (branches.largest_free(rate, _TOLERANCE) for rate in RATE_POWERS)
+    best = branches.excess["kept"].argmin(axis=1)
+    for at, length in enumerate(branches.lengths):
+        least = f"{branches.excess['kept'][at].min():+.0%} at {MULTIPLES[best[at]]}"
+        scales = (f"{x[at]:,.0f}" for x in branches.noise_scales.values())
+        table.add_row(f"{length:,}", f"{kept[at]}", least, f"{scaled[at]}", *scales)
+    risks, labels = doubled.risks.excess(noise)[:, 0], doubled.risks.labels
+    by_trial = new_table("the batch doubled by trial: risks at n", ["n", "batch", *labels])
+    for at, length in enumerate(doubled.lengths):
+        cells = (f"{risk:.3g}" for risk in risks[:, at])
+        by_trial.add_row(f"{length:,}", f"{doubled.sizes[at]}", *cells)
+    return [table, by_trial]
 
 
 def write(comparison: RampComparison, noises: Sequence[float], directory: Path) -> list[Path]:

@@ -155,8 +155,9 @@ def excess_risk(
         error = np.nan
         if repeated := _runs_to_check(risks, totals):
             checked = [runs[k] for k in repeated]
-            rest: Callable[[float], None] = lambda x: progress(0.75 + x / 4)
-            again = _compute(problem, finer, checked, tracked, power, rest)
+            again = _compute(
+                problem, finer, checked, tracked, power, lambda x: progress(0.75 + x / 4)
+            )
             with np.errstate(invalid="ignore", divide="ignore"):
                 difference = np.abs(risks[:, :, repeated] / again - 1)
             finite = difference[np.isfinite(difference)]

@@ -19,6 +19,7 @@ from anytime_jax.distributed import jax_settings
 from anytime_jax.storage.files import make_writable_directory
 from anytime_jax.tables import Table
 from anytime_lab.theory import parallel_risks, ramp_report, reports, synthetic_figures
+from anytime_lab.theory.batch_branches import compare_branches, double_by_trial
 from anytime_lab.theory.comparison import NoiseComparison, compare
 from anytime_lab.theory.problem import Problem
 from anytime_lab.theory.ramps import compare_ramps
@@ -34,6 +35,7 @@ EXAMPLES = (
     "bound --a=1.5 --b=3 --noise=0.1",
     "rates",
     "ramps --a=1.5 --b=3 --noise=0.1",
+    "branches --a=1.5 --b=3 --noise=0.1",
 )
 
 
@@ -91,6 +93,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="G to try (default: 1 - a/b, a half and one and a half of it)",
     )
     add("--output", type=Path, metavar="DIR", help="directory for the figure and its numbers")
+    add = command("branches", _branches, "branches with larger batches, and noise scales")
+    _add_problem(add)
+    add("--samples", type=positive_int, default=64_000, help="samples of the longest branch")
+    add("--multiplier", type=float, default=0.2, help="the rate in units of 1/tr(H)")
 
 
 def _add_problem(add: Callable[..., object], several_noises: bool = False) -> None:
@@ -188,6 +194,16 @@ def _ramps(arguments: argparse.Namespace, progress: parallel_risks.Progress) -> 
         files = ramp_report.write(comparison, arguments.noise, arguments.output)
         report += [f"  {file}" for file in files]
     return report
+
+
+def _branches(arguments: argparse.Namespace, progress: parallel_risks.Progress) -> Report:
+    problem = Problem(arguments.a, arguments.b, arguments.dimension)
+    settings = problem, arguments.multiplier, arguments.noise, arguments.samples
+    branches = compare_branches(*settings, lambda x: progress(0.7 * x))
+    doubled = double_by_trial(*settings, lambda x: progress(0.7 + 0.3 * x))
+    tables = ramp_report.make_branch_tables(branches, doubled, arguments.noise)
+    error = max(branches.error, doubled.risks.error)
+    return [*tables, f"Largest relative error {error:.0e}."]
 
 
 def _make_output(arguments: argparse.Namespace) -> None:

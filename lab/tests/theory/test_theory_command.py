@@ -46,6 +46,15 @@ def test_ramps_prints_regrets_and_writes_their_numbers(capsys, tmp_path):
     assert (tmp_path / "ramps.png").stat().st_size > 1000
 
 
+def test_branches_prints_multiples_and_the_batch_that_is_doubled(capsys):
+    short = ("--samples=4000", "--dimension=10")
+    assert run_command(theory, ["branches", "--a=1.5", "--b=3", *short]) == 0
+    output = capsys.readouterr().out
+    assert [line.split()[0] for line in output.splitlines() if line[1:2].isdigit()] == [
+        "1,000", "2,000", "2,000", "4,000",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -57,6 +66,7 @@ def test_ramps_prints_regrets_and_writes_their_numbers(capsys, tmp_path):
         (["rates", "--average=f7"], "average = 'f7'"),
         (["rates", "--batch-share=2"], "batch_share = 2"),
         (["ramps", "--a=1.5", "--b=2", "--samples=10"], "samples = 10"),
+        (["branches", "--a=1.5", "--b=2", "--samples=10"], "samples = 10"),
         (["--config=theory_figure", "--config.stepz=1"], "config.stepz"),
     ],
     ids=" ".join,
