@@ -1,10 +1,10 @@
-"""Find the best peak at each width of a study, and the loss that another width's gives away.
+"""Find the best peak at each width or budget of a study, and the loss that another's gives away.
 
 The losses of an optimizer with a schedule are fitted by parabolas in the log of the peak, one for
-each parametrization and width. Their curvature is the same, which five peaks a factor of sqrt(2)
-apart do not measure for one width alone; each seed has a level of its own. Runs without a horizon
-are read out through averages, runs with one through the live weights at its end. The table goes
-between <!-- best peaks --> and <!-- end --> of the page.
+each parametrization and width; in a study of one width, one for each budget. Their curvature is the
+same, which five peaks a factor of sqrt(2) apart do not measure for one width alone; each seed has a
+level of its own. Runs without a horizon are read out through averages, runs with one through the
+live weights at its end. The table goes between <!-- best peaks --> and <!-- end --> of the page.
 """
 
 import argparse
@@ -35,16 +35,18 @@ _READOUTS = ("f12.5", "f25", LIVE)
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """Losses of an optimizer with a schedule at one width, by log2 of the peak and seed.
+    """Losses of an optimizer with a schedule at one size, by log2 of the peak and seed.
 
-    `base_width` is 0 for the standard parametrization.
+    Attributes:
+      size: the width, or the multiple of a budget.
+      base: the base width of "mup", else 0.
     """
 
     optimizer: str
     schedule: str
     parametrization: str
-    width: int
-    base_width: int
+    size: float
+    base: int
     losses: Mapping[tuple[float, Any], float]
 
     def near_least(self) -> dict[tuple[float, Any], float]:
@@ -92,18 +94,28 @@ class Fit:
     residual: float
     degrees_of_freedom: int
 
-    def at_base_width(self, best: BestPeak) -> BestPeak:
+    def at_base(self, best: BestPeak) -> BestPeak:
         """The best peak at the base width, where "mup" is the standard parametrization.
 
-        Without runs there, or a base, it is the one of the same parametrization at the least width.
+        Without runs there, or a base, it is the one of the same parametrization at the least size.
         """
         same = [x for x in self.best if x.curve.parametrization == best.curve.parametrization]
-        at_base = [x for x in self.best if x.curve.width == best.curve.base_width]
-        return min(at_base or same, key=lambda x: x.curve.width)
+        at_base = [x for x in self.best if x.curve.size == best.curve.base]
+        return min(at_base or same, key=lambda x: x.curve.size)
 
     def excess_at_base_peak(self, best: BestPeak) -> float:
-        """The loss above the best at a width with the best peak of the base width, in nats."""
-        return self.curvature * (best.log_peak - self.at_base_width(best).log_peak) ** 2
+        """The loss above the best at a size with the best peak of the base, in nats."""
+        return self.curvature * (best.log_peak - self.at_base(best).log_peak) ** 2
+
+    @property
+    def for_all(self) -> tuple[float, float]:
+        """The log2 of the peak at which the mean of all parabolas is least, and its error.
+
+        As their curvature is the same, it is the mean of the logs of their best peaks.
+        """
+        share = np.full(len(self.best), 1 / len(self.best))
+        mean = float(share @ [x.log_peak for x in self.best])
+        return mean, math.sqrt(share @ self.covariance @ share)
 
 
 def fit(curves: Sequence[Curve]) -> Fit:
@@ -127,7 +139,7 @@ def fit(curves: Sequence[Curve]) -> Fit:
     if degrees_of_freedom < 1 or rank < matrix.shape[1]:
         raise InputError(
             f"{_name(curves)}: {len(points)} runs are too few for the parabolas of "
-            f"{len(curves)} widths: train more of the study"
+            f"{len(curves)} sizes: train more of the study"
         )
     solution = np.linalg.lstsq(matrix, losses, rcond=None)[0]
     variance = float(((losses - matrix @ solution) ** 2).sum()) / degrees_of_freedom
@@ -156,31 +168,36 @@ def _name(curves: Sequence[Curve]) -> str:
 
 
 def read_curves(results: Results, readout: str) -> list[list[Curve]]:
-    """Returns the curves of every optimizer and schedule at the end of the runs, by one read-out.
+    """Returns the curves of every optimizer and schedule, by one read-out.
 
-    The live weights read out runs with a horizon, averages those without. Curves of fewer than
-    three peaks are left out. Raises an InputError if two runs differ in something else.
+    In a study of several widths, they are of the end of the runs; in one of one width, of each
+    budget. The live weights read out runs with a horizon, averages those without. Curves of fewer
+    than three peaks are left out. Raises an InputError if two runs differ in something else.
     """
-    losses: dict[tuple[str, str, str, int, int], dict[tuple[float, Any], float]] = {}
+    losses: dict[tuple[str, str, str, float, int], dict[tuple[float, Any], float]] = {}
     names: dict[Any, str] = {}
     for run in results.runs:
         config = results.configs[run.name]
         found = run.reported or {m: {k: [x] for k, x in y.items()} for m, y in run.losses.items()}
-        has_readout = readout in found.get(run.stop, {})
-        if not has_readout or (readout == LIVE) != (config.horizon is not None):
+        if (readout == LIVE) != (config.horizon is not None):
             continue
-        model = config.model
-        method = optimizer_name(config.optimizer), schedule_kind(config)
-        key = (*method, model.parametrization, model.width, model.base_width)
+        is_of_budgets = not _has_widths(results) and config.horizon is None
+        model, multiples = config.model, results.multiples if is_of_budgets else [run.stop]
+        method = optimizer_name(config.optimizer), schedule_kind(config), model.parametrization
         peak = math.log2(config.schedule.settings["peak"])
-        if other := names.get((key, peak, run.seed)):
-            raise InputError(
-                f"study {results.study.name}: {other} and {run.name} differ in another setting "
-                "than the optimizer, the schedule, the parametrization, the width, the peak and "
-                "the seed: give a study of widths"
-            )
-        names[key, peak, run.seed] = run.name
-        losses.setdefault(key, {})[peak, run.seed] = float(np.mean(found[run.stop][readout]))
+        for m in multiples:
+            if readout not in found.get(m, {}):
+                continue
+            size = (model.width, model.base_width) if _has_widths(results) else (m, 0)
+            key = (*method, *size)
+            if other := names.get((key, peak, run.seed)):
+                raise InputError(
+                    f"study {results.study.name}: {other} and {run.name} differ in another setting "
+                    "than the optimizer, the schedule, the parametrization, the peak, the seed, "
+                    "and the width or the budget: give a study of widths or of budgets"
+                )
+            names[key, peak, run.seed] = run.name
+            losses.setdefault(key, {})[peak, run.seed] = float(np.mean(found[m][readout]))
     curves: dict[tuple[str, str], list[Curve]] = {}
     for key, of_curve in sorted(losses.items()):
         if len({peak for peak, _ in of_curve}) >= _LEAST_PEAKS:
@@ -189,28 +206,23 @@ def read_curves(results: Results, readout: str) -> list[list[Curve]]:
     return list(curves.values())
 
 
-def _check_widths(results: Results) -> None:
-    widths = {config.model.width for config in results.configs.values()}
-    if len(widths) < 2:
-        raise InputError(
-            f"study {results.study.name}: all its runs have the width {max(widths)}: give a study "
-            "of several widths"
-        )
+def _has_widths(results: Results) -> bool:
+    return len({config.model.width for config in results.configs.values()}) > 1
 
 
 def powers(fitted: Fit) -> dict[str, tuple[float, float]]:
-    """Returns the power of the width that the best peak follows, and its standard error.
+    """Returns the power of the size that the best peak follows, and its standard error.
 
-    It is by parametrization; the best peak at the base width counts for all.
+    It is by parametrization; the best peak at the base counts for all.
     """
     found = {}
     for parametrization in sorted({x.curve.parametrization for x in fitted.best}):
         of_it = [x for x in fitted.best if x.curve.parametrization == parametrization]
-        base = fitted.at_base_width(of_it[0])
+        base = fitted.at_base(of_it[0])
         points = [x for x in fitted.best if x in of_it or x is base]
         if len(points) < 2:
             continue
-        x = np.log2([float(best.curve.width) for best in points])
+        x = np.log2([float(best.curve.size) for best in points])
         slope = (x - x.mean()) / ((x - x.mean()) ** 2).sum()
         power = slope @ [best.log_peak for best in points]
         chosen = [fitted.best.index(best) for best in points]
@@ -222,13 +234,14 @@ def powers(fitted: Fit) -> dict[str, tuple[float, float]]:
 def make_tables(results: Results, warn: Callable[[str], None]) -> Iterator[Table]:
     """Yields the best peaks of every optimizer, schedule and read-out, and the fits.
 
-    Methods that cannot be fitted are left out, with a warning. Raises an InputError if the study
-    has one width, or nothing is left.
+    Methods that cannot be fitted are left out, with a warning. Raises an InputError if nothing is
+    left.
     """
+    size = "width" if _has_widths(results) else "budget"
     peaks = Table(
         "",
         [
-            *("optimizer", "schedule", "parametrization", *numbers("width"), "read-out"),
+            *("optimizer", "schedule", "parametrization", *numbers(size), "read-out"),
             *numbers("best peak", "95% interval", "times the base's", "given away", "runs"),
         ],
     )
@@ -236,7 +249,7 @@ def make_tables(results: Results, warn: Callable[[str], None]) -> Iterator[Table
         "",
         [
             *("optimizer", "schedule", "read-out", *numbers("curvature", "residual")),
-            *("parametrization", *numbers("power of the width", "95% interval")),
+            *("parametrization", *numbers(f"power of the {size}", "95% interval")),
         ],
     )
     for readout in _READOUTS:
@@ -250,15 +263,22 @@ def make_tables(results: Results, warn: Callable[[str], None]) -> Iterator[Table
             t = float(stats.t.ppf(0.975, fitted.degrees_of_freedom))
             for best in fitted.best:
                 low, high = (2 ** (best.log_peak + s * t * best.error) for s in (-1, 1))
-                ratio = 2 ** (best.log_peak - fitted.at_base_width(best).log_peak)
+                ratio = 2 ** (best.log_peak - fitted.at_base(best).log_peak)
+                at = f"{best.curve.size:g}{'x' * (size == 'budget')}"
                 peaks.add_row(
-                    *(*method, best.curve.parametrization, best.curve.width, readout),
+                    *(*method, best.curve.parametrization, at, readout),
                     f"{2**best.log_peak:.3g}{'' if best.is_inside else '‡'}",
                     f"{low:.3g} to {high:.3g}",
                     f"{ratio:.2f}",
                     f"{fitted.excess_at_base_peak(best):.4f}",
                     best.runs,
                 )
+            if size == "budget" and readout != LIVE and len(fitted.best) > 1:
+                mean, error = fitted.for_all
+                low, high = (2 ** (mean + s * t * error) for s in (-1, 1))
+                at = "all", readout, f"{2**mean:.3g}", f"{low:.3g} to {high:.3g}"
+                runs = sum(best.runs for best in fitted.best)
+                peaks.add_row(*(*method, curves[0].parametrization, *at), None, None, runs)
             for parametrization, (power, error) in powers(fitted).items():
                 fits.add_row(
                     *(*method, readout),
@@ -268,10 +288,9 @@ def make_tables(results: Results, warn: Callable[[str], None]) -> Iterator[Table
                     f"{power:+.2f}",
                     f"{power - t * error:+.2f} to {power + t * error:+.2f}",
                 )
-    _check_widths(results)
     if not peaks.rows:
         raise InputError(
-            f"study {results.study.name}: no width has enough finished runs of three peaks: train "
+            f"study {results.study.name}: no method has enough finished runs of three peaks: train "
             "more of it (anytime sweep --run)"
         )
     yield peaks
@@ -296,8 +315,8 @@ def run(arguments: argparse.Namespace) -> int:
             f"Study `{results.study.name}`: {finished} of {len(results.runs)} runs are finished. "
             "Losses are means over the sets that are reported. Intervals are those of the fit, by "
             "Student's t. *Given away* is the loss, in nats per token, that the best peak of the "
-            "base costs at a width; the errors of the two peaks add to it. ‡: outside the peaks "
-            "that were tried.",
+            "base, which is the base width or the least width or budget, costs; the errors of the "
+            "two peaks add to it. ‡: outside the peaks that were tried.",
             to_markdown(peaks),
             "Curvature is in nats per octave squared, the residual in nats.",
             to_markdown(fits),

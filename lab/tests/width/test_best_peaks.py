@@ -49,9 +49,9 @@ def test_parabolas_are_recovered():
     assert fit.curvature == pytest.approx(CURVATURE)
     assert fit.residual < 1e-6
     for best in fit.best:
-        expected = BEST[best.curve.parametrization, best.curve.width]
+        expected = BEST[best.curve.parametrization, best.curve.size]
         assert best.log_peak == pytest.approx(expected)
-        assert fit.at_base_width(best).curve.width == 64
+        assert fit.at_base(best).curve.size == 64
         given_away = CURVATURE * (expected - BEST["standard", 64]) ** 2
         assert fit.excess_at_base_peak(best) == pytest.approx(given_away, abs=1e-9)
 
@@ -60,7 +60,7 @@ def test_the_base_of_mup_is_its_base_width():
     fit = best_peaks.fit(make_curves({**BEST, ("standard", 32): -6.5}))
     for best in fit.best:
         base = 64 if best.curve.parametrization == "mup" else 32
-        assert fit.at_base_width(best).curve.width == base
+        assert fit.at_base(best).curve.size == base
 
 
 def test_powers_of_the_width():
@@ -76,7 +76,7 @@ def test_intervals_cover_the_best_peak():
     for _ in range(300):
         fit = best_peaks.fit(make_curves(BEST, noise=0.002, rng=rng))
         best, t = fit.best[1], 2.03
-        expected = BEST[best.curve.parametrization, best.curve.width]
+        expected = BEST[best.curve.parametrization, best.curve.size]
         covered += abs(best.log_peak - expected) < t * best.error
     assert 0.91 < covered / 300 < 0.99
 
@@ -143,10 +143,27 @@ def test_study_that_varies_something_else_is_refused(write):
         list(best_peaks.make_tables(write(synthetic_study.make_study().runs), print))
 
 
-def test_study_of_one_width_is_refused(write):
-    narrow = [x for x in make_study().runs if "width=64" in x.name]
-    with pytest.raises(InputError, match="width 64"):
-        list(best_peaks.make_tables(write(narrow), print))
+def test_a_study_of_one_width_has_a_parabola_for_each_budget(write, monkeypatch):
+    """The best peak falls as the root of the budget; one for all is at the mean of the logs."""
+
+    def loss(run, multiple, label, seed=0):
+        peak = run.settings["schedule"]["peak"]
+        return 2 + 0.1 * seed + CURVATURE * math.log2(peak / 1e-2 * multiple**0.5) ** 2
+
+    monkeypatch.setattr(synthetic_study, "loss", loss)
+    cosine = synthetic_study._config(kind="cosine")
+    cosine.stop = "horizon"
+    horizons = values("schedule.horizon", "1x", "2x", "4x")
+    peaks = values("schedule.peak", 3e-3, 6e-3, 1.2e-2, 2.4e-2)
+    cosines = runs("cosine", cosine, grid(horizons, peaks, seeds(0, 1)), "synthetic")
+    results = write([*(x for x in make_study().runs if "width=64" in x.name), *cosines])
+    peaks, fits = best_peaks.make_tables(results, print)
+    found = {(row[1], row[3], row[4]): float(row[5].strip("‡")) for row in peaks.rows}
+    for m in (1, 2, 4):
+        assert found["constant", f"{m}x", "f25"] == pytest.approx(1e-2 / m**0.5, rel=0.01)
+        assert found["cosine", f"{m}x", LIVE] == pytest.approx(1e-2 / m**0.5, rel=0.01)
+    assert found["constant", "all", "f25"] == pytest.approx(1e-2 / 2**0.5, rel=0.01)
+    assert {row[6] for row in fits.rows} == {"-0.50"}
 
 
 def test_method_of_too_few_runs_is_left_out(write):
