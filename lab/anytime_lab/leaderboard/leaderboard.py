@@ -72,8 +72,9 @@ class Standing:
       average_gaps: differences to the tuned cosine read out through its average.
       own_gaps: differences to the tuned cosine of the same optimizer, read out alike: through its
         live weights, or through its average.
-      selecting: the largest difference on what selects: the worst mean gap, or with reported sets
-        the first seed's on the other sets.
+      position_gaps: those of `gaps` at the last multiple by range of positions, if selected.
+      is_primary: whether the entry is read out as its method is meant to be: through the study's
+        average, live at a horizon, or through what the optimizer itself evaluates.
       fraction: tokens to the reference's last loss, over the reference's tokens; infinite if the
         entry was trained as long and did not reach it, NaN if it was not trained as long.
       copies: copies of the weights, without the parameters and the gradient.
@@ -88,7 +89,8 @@ class Standing:
     gaps: Mapping[float, Gap]
     average_gaps: Mapping[float, Gap]
     own_gaps: Mapping[float, Gap]
-    selecting: float
+    position_gaps: Mapping[str, Gap]
+    is_primary: bool
     fraction: float
     copies: float
     time: float | None
@@ -130,8 +132,8 @@ class Leaderboard(NamedTuple):
 
     Attributes:
       reference: the tuned cosine, and `average_reference` the one read out through its average.
-      best: the best read-out of each optimizer and schedule, and the reference. Those without a
-        seed that did not select come last, here and in the others.
+      primary: entries that are read out as their method is meant to be. Those without a seed that
+        did not select come last, here and in the others.
       rest: other read-outs, and entries without settings that were trained to the end.
       not_selected: other settings that were tried.
     """
@@ -139,7 +141,7 @@ class Leaderboard(NamedTuple):
     reference: Entry
     average_reference: Entry
     multiples: Sequence[float]
-    best: Sequence[Standing]
+    primary: Sequence[Standing]
     rest: Sequence[Standing]
     not_selected: Sequence[Standing]
 
@@ -158,12 +160,8 @@ def make(results: Results, update_times: Mapping[str, float] | None = None) -> L
     standings = [x for family in _families(results) for x in reference.standings(family)]
     standings.sort(key=lambda x: (math.isnan(x.worst), x.seeds == 0, x.worst, x.mean))
     selected = [x for x in standings if x.selected]
-    by_selecting = sorted(selected, key=lambda x: (math.isnan(x.selecting), x.selecting))
-    best = {x.entry.method: x for x in reversed(by_selecting)}
-    first = [x for x in selected if x is best[x.entry.method] or x.entry == reference.entry]
-    in_first = {x.entry for x in first}
     reached = {x.entry for x in selected}
-    rest = [x for x in selected if x.entry not in in_first]
+    rest = [x for x in selected if not x.is_primary]
     others = [x for x in standings if not x.selected]
     for entry in dict.fromkeys(x.entry for x in others if x.entry not in reached):
         rest.append(_furthest([x for x in others if x.entry == entry]))
@@ -171,7 +169,7 @@ def make(results: Results, update_times: Mapping[str, float] | None = None) -> L
         reference.entry,
         reference.entry._replace(read_out=results.average),
         reference.multiples,
-        first,
+        [x for x in selected if x.is_primary],
         rest,
         [x for x in others if x not in rest],
     )
@@ -292,22 +290,25 @@ class _Reference:
         config = self._results.config_of(curve)
         if config.optimizer not in self._copies:
             self._copies[config.optimizer] = _moments(config)
-        gaps = self._gaps(selection, self._cosines)
-        selecting = [gap.mean for gap in gaps.values()]
-        if self._results.reported_sets:
-            selecting = [selection[m].losses[m] - self._cosines[m].losses[m] for m in gaps]
+        label, metrics = entry.read_out, self._results.position_metrics if selected else []
+        is_own = label not in config.averaging_rules and label != LIVE
         return Standing(
             entry=entry,
             settings=self._settings(selection, varying, selected),
             selected=selected,
             tried=tried,
             multiples=self.multiples,
-            gaps=gaps,
+            gaps=self._gaps(selection, self._cosines),
             average_gaps=self._gaps(selection, self._averaged),
             own_gaps=self._gaps(
                 selection, self._own.get((entry.optimizer, entry.read_out != LIVE), {})
             ),
-            selecting=max(selecting, default=math.nan),
+            position_gaps={
+                x: gap_at(self._results, selection[last], last, self._cosines, x) for x in metrics
+            },
+            is_primary=label == self._results.average
+            or is_own
+            or (label == LIVE and curve.has_horizon),
             fraction=self._fraction(selection) if last in selection else math.nan,
             copies=self._copies[config.optimizer] + (entry.read_out in config.averaging_rules),
             time=1.0 if entry.optimizer == ADAMW else self._update_times.get(entry.optimizer),

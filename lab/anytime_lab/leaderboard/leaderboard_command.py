@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
         results = Results(study, arguments.average, warnings.append)
         board = leaderboard.make(results, _read_times(arguments.times))
         files = leaderboard_markdown.write(page, results, board)
-    for line in (*warnings, f"{len(board.best)} entries: {' and '.join(map(str, files))}"):
+    for line in (*warnings, f"{len(board.primary)} entries: {' and '.join(map(str, files))}"):
         console.print(line)
     return 0
 

@@ -4,7 +4,7 @@ The text around the markers is written by hand and stays.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from anytime_jax.config.run_config import Config
@@ -13,8 +13,8 @@ from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.tables import Table
 from anytime_lab import page_block
 from anytime_lab.leaderboard.leaderboard import EDGE, Leaderboard, Standing
-from anytime_lab.study.results import Results
-from anytime_lab.study.selection import Gap
+from anytime_lab.study.results import COSINE, LOSS, Results
+from anytime_lab.study.selection import MARGIN, Gap
 from anytime_lab.table_text import to_csv, to_markdown
 
 
@@ -36,15 +36,25 @@ def write(page: Path, results: Results, board: Leaderboard) -> list[Path]:
 
 
 def _block(results: Results, board: Leaderboard, table: str) -> str:
-    last = f"{board.multiples[-1]:g}x"
+    last, average = f"{board.multiples[-1]:g}x", board.average_reference.read_out
+    reference, others = board.reference, len(board.not_selected)
     paragraphs = [
         _facts(results),
         _definitions(results, board, last),
-        _table(board.best, board),
+        f"Methods as they are meant to be read out: through `{average}`, live at a horizon, and "
+        "through what the optimizer itself evaluates.",
+        _table(board.primary, board),
+        f"Against {reference.optimizer} with {reference.schedule}, tuned and read out through "
+        f"`{average}`:",
+        _gap_table(board.primary, board, [x.average_gaps for x in board.primary]),
+        "Against the tuned cosine of the same optimizer, live weights against its live weights, "
+        f"others against its `{average}`:",
+        _gap_table(board.primary, board, [x.own_gaps for x in board.primary]),
+        *_of_positions(results, board, last),
         f"Other read-outs, and entries of which no settings were trained to {last}, at those "
-        f"with the least gap where they got furthest. [{table}]({table}) has these tables, "
-        f"{len(board.not_selected)} more rows of single settings, and "
-        "the number of seeds and the 95% interval of every gap.",
+        f"with the least gap where they got furthest. [{table}]({table}) has these tables"
+        f"{f', {others} more rows of single settings,' * bool(others)} and the number of seeds "
+        "and the 95% interval of every gap.",
         _table(board.rest, board),
     ]
     return "\n\n".join(x for x in paragraphs if x)
@@ -75,21 +85,19 @@ def _validation(config: Config) -> str:
 
 def _definitions(results: Results, board: Leaderboard, last: str) -> str:
     """Says what every column of the tables is, one column a line."""
-    average = board.average_reference.read_out
     reference = f"{board.reference.optimizer} with {board.reference.schedule}"
     lines = [
         f"**Reference**: {reference}, tuned at each budget and read out through the live weights "
         f"(`{board.reference.read_out}`).",
-        *_of_gaps(results),
-        f"**settings**: of a schedule without a horizon, those of one run to {last}: the one whose "
-        "largest gap is least. With a horizon, the best at each budget. "
+        "**settings**: of a schedule without a horizon, those of one run to "
+        f"{last}: the one whose largest gap is least. With a horizon, the best at each budget. "
         f"{EDGE} marks the least or the largest number that was tried, except for warmups.",
-        f"**tried**: the number of settings, including those not trained to {last}.",
+        *_of_gaps(results),
+        f"**Decision**: *better* if all of the interval is below -{MARGIN:g}, *worse* if all is "
+        f"above {MARGIN:g}, *equal* if all is between; otherwise nothing is decided.",
+        f"**power**: the probability that a two-sided t test at 5% finds a true difference of "
+        f"{MARGIN:g}, by the standard error of each gap.",
         "**worst** and **mean**: the largest gap, by which rows are sorted, and the mean gap.",
-        f"**worst to cosine {average}**: the largest gap to the reference's cosine, tuned and read "
-        f"out through `{average}`.",
-        "**worst to own**: the largest gap to the tuned cosine of the same optimizer: of live "
-        f"weights to its live weights, of others to its `{average}`.",
         f"**tokens**: the tokens to the reference's loss at {last}, over the reference's tokens; "
         "interpolated in the log of the tokens.",
         "**memory**: copies of the weights in the optimizer's state, plus one for an average.",
@@ -100,32 +108,43 @@ def _definitions(results: Results, board: Leaderboard, last: str) -> str:
 
 
 def _of_gaps(results: Results) -> list[str]:
-    """Defines a gap, its error and the seeds, by what the study reports."""
-    gap = (
+    """Defines a gap, its interval and the seeds, by what the study reports."""
+    sets = len(results.reported_sets)
+    over_sets = f"{sets} validation sets, and over " * (sets > 1)
+    others = " that did not select" * results.selects_elsewhere
+    which = "on other sets" if results.selects_elsewhere else "on the same validation tokens"
+    lines = [
         "**1x, 2x, ...**: the gap, which is the validation loss minus the reference's, in nats per "
-        "token. It is the mean"
-    )
-    paired = "The two runs of a pair have the same initial weights and the same data."
-    if not results.reported_sets:
-        return [
-            f"{gap} over the seeds of the paired difference. {paired}",
-            "**±**: the standard error over the seeds. The 95% interval is ± 4.3 standard errors "
-            "with three seeds and ± 2.8 with five. A row with one seed has no error.",
-            "**Selection**: with the first seed, on the same validation tokens. The first table "
-            "has the read-out of each optimizer and schedule whose largest gap is least.",
-            "**seeds**: the number of seeds of the gap with the fewest.",
-        ]
-    sets, every = len(results.reported_sets), len(next(iter(results.configs.values())).sets)
+        f"token. It is the mean over {over_sets}the seeds{others} of the paired difference. The "
+        "two runs of a pair have the same initial weights and the same data.",
+        "**±**: half of the 95% interval over the seeds, by Student's t"
+        + (
+            "; or over the sets, by their bootstrap, whichever is wider."
+            if sets > 1
+            else ". A row with one seed has none."
+        ),
+        "**seeds**: the number of seeds of the gap with the fewest."
+        + " With 0, the gaps are those of the seed that selected and compare with each other "
+        "alone; these rows come last." * results.selects_elsewhere,
+    ]
+    if any(len(family) > 1 for family in results.families(COSINE)):
+        lines.append(f"**Selection**: with the first seed, {which}.")
+    return lines
+
+
+def _of_positions(results: Results, board: Leaderboard, last: str) -> list[str]:
+    """The gaps at ranges of positions in the window at the last multiple, if they were recorded."""
+    metrics = results.position_metrics
+    if not metrics:
+        return []
+    names = [x.removeprefix(f"{LOSS}_").replace("_", " ") for x in metrics]
+    table = Table("", ["optimizer", "schedule", "read-out", *names])
+    for standing in board.primary:
+        if standing.entry != board.reference:
+            table.add_row(*standing.entry, *map(_gap_cell, standing.position_gaps.values()))
     return [
-        f"{gap} over {sets} validation sets, and over the seeds that did not select, of the "
-        f"paired difference. {paired}",
-        "**±**: the larger of two standard errors: over the seeds, and by the bootstrap over the "
-        "sets.",
-        f"**Selection**: with the first seed, by the mean loss on {every - sets} other sets. The "
-        "first table has the read-out of each optimizer and schedule whose largest gap is least "
-        "there.",
-        "**seeds**: the number of seeds of the gap with the fewest. With 0, the gaps are those of "
-        "the seed that selected and compare with each other alone; these rows come last.",
+        f"At {last}, by the position in the window, against the reference's live weights:",
+        to_markdown(table),
     ]
 
 
@@ -133,11 +152,22 @@ def _table(standings: Sequence[Standing], board: Leaderboard) -> str:
     if not standings:
         return ""
     gaps = [f"{m:g}x" for m in board.multiples]
-    average = board.average_reference.read_out
-    names = ["optimizer", "schedule", "read-out", "settings", "tried", "seeds", *gaps]
-    names += ["worst", "mean", f"worst to cosine {average}", "worst to own"]
-    names += ["tokens", "memory", "time"]
+    names = ["optimizer", "schedule", "read-out", "settings", "seeds", *gaps, "power"]
+    names += ["worst", "mean", "tokens", "memory", "time"]
     return to_markdown(Table("", names, [_cells(x, board) for x in standings]))
+
+
+def _gap_table(
+    standings: Sequence[Standing], board: Leaderboard, of_each: Sequence[Mapping[float, Gap]]
+) -> str:
+    """A table of some gaps of standings; those without any are left out."""
+    names = [f"{m:g}x" for m in board.multiples]
+    table = Table("", ["optimizer", "schedule", "read-out", *names, "power"])
+    for standing, gaps in zip(standings, of_each, strict=True):
+        if any(gap.mean or gap.half_width for gap in gaps.values()):  # not of a cosine to itself
+            cells = (_gap_cell(gaps.get(m)) for m in board.multiples)
+            table.add_row(*standing.entry, *cells, _powers(gaps.values()))
+    return to_markdown(table)
 
 
 def _cells(standing: Standing, board: Leaderboard) -> list[str]:
@@ -149,14 +179,18 @@ def _cells(standing: Standing, board: Leaderboard) -> list[str]:
         f"{schedule} (reference)" if is_reference else schedule,
         read_out,
         standing.settings,
-        str(standing.tried),
         str(standing.seeds),
         *gaps,
-        *(_number_cell(x, "+.4f") for x in _summaries(standing)),
+        "-" if is_reference else _powers(standing.gaps.values()),
+        *(_number_cell(x, "+.4f") for x in (standing.worst, standing.mean)),
         _fraction_cell(standing.fraction),
         _number_cell(standing.copies, ".2f"),
         _number_cell(standing.time, ".2f"),
     ]
+
+
+def _powers(gaps: Iterable[Gap]) -> str:
+    return ", ".join(_number_cell(gap.power, ".2f") for gap in gaps)
 
 
 def _summaries(standing: Standing) -> tuple[float, ...]:
@@ -170,8 +204,10 @@ def _gap_cell(gap: Gap | None, is_reference: bool = False) -> str:
         return "0"
     if math.isnan(gap.mean):
         return "diverged"
-    error = max(gap.stderr, gap.stderr_of_sets)
-    return f"{gap.mean:+.4f}" + (f" ± {error:.4f}" if gap.seeds > 1 else "")
+    if gap.seeds < 2:
+        return f"{gap.mean:+.4f}"
+    decision = "" if gap.decision == "open" else f", {gap.decision}"
+    return f"{gap.mean:+.4f} ± {gap.half_width:.4f}{decision}"
 
 
 def _fraction_cell(fraction: float) -> str:
@@ -192,7 +228,7 @@ def _csv_table(board: Leaderboard) -> Table:
             header += [f"{name}_to_{other}_{m:g}x" for name in ("gap", "half_width_95")]
     header += ["worst", "mean", f"worst_to_cosine_{average}", "worst_to_own"]
     table = Table("", [*header, "tokens_fraction", "copies", "time"])
-    for standing in (*board.best, *board.rest, *board.not_selected):
+    for standing in (*board.primary, *board.rest, *board.not_selected):
         row = [*standing.entry, standing.settings]
         row += ["yes" if standing.selected else "no", str(standing.tried)]
         for m in board.multiples:

@@ -40,6 +40,9 @@ COSINE = "cosine"  # the schedule of the envelope
 _NOT_COMPARED = re.compile(r"(data\.)?seed$|branch\.|decay\.|schedule\.(kind|horizon|start)$")
 DECAY = ("floor", "shape", "decay", "data")  # settings that a decay from one trunk may vary
 GROWING = "g"  # a weight decay that follows the run, such as "g2"
+LOSS = "loss"  # the metric of the records over all positions
+_Losses = dict[float, dict[str, float]]  # by point and weight label
+_ReportedLosses = dict[float, dict[str, list[float]]]  # the same, on each set
 NOTE = "note"  # an old run's note on what its settings do not say
 
 
@@ -55,7 +58,8 @@ class RunResult:
       horizon: None for a schedule without one.
       state: "finished" (evaluated at its stop), "at 2x" or "missing".
       losses: validation losses in nats per token, by point and weight label.
-      reported: the losses on each of the study's reported sets, by point and weight label.
+      reported: the losses on each reported set, or else the mean alone, by metric, point and weight
+        label. The metric is "loss", or a range of positions such as "loss_9_to_32".
     """
 
     name: str
@@ -67,7 +71,7 @@ class RunResult:
     stop: float
     state: str
     losses: Mapping[float, Mapping[str, float]]
-    reported: Mapping[float, Mapping[str, Sequence[float]]]
+    reported: Mapping[str, Mapping[float, Mapping[str, Sequence[float]]]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -96,13 +100,12 @@ class LossCurve:
         by_label = {m: run.losses[m] for m, run in sorted(self.runs.items())}
         return {m: x[self.label] for m, x in by_label.items() if self.label in x}
 
-    def reported_losses(self, multiple: float) -> np.ndarray:
+    def reported_losses(self, multiple: float, metric: str = LOSS) -> np.ndarray:
         """Returns the losses that are reported, one for each reported set.
 
         Without such sets, it is the one by which settings are selected.
         """
-        reported = self.runs[multiple].reported
-        return np.array(reported[multiple][self.label] if reported else [self.losses[multiple]])
+        return np.array(self.runs[multiple].reported[metric][multiple][self.label])
 
     def differs_in(self, other: "LossCurve") -> set[str]:
         """Returns the names of the settings that differ."""
@@ -147,8 +150,10 @@ class Results:
       all_curves: of all seeds and decays.
       labels: all weight labels: first the live weights, then the averages from wide to narrow.
       multiples: horizons of the cosines; without any, the whole multiples that were evaluated.
-      reported_sets: the validation sets of weight 0. If there are any, the others select settings,
-        and differences are reported on these.
+      reported_sets: the validation sets on which differences are reported: those of weight 0, or
+        else all of several with equal weights.
+      selects_elsewhere: whether the other sets, of which there are some, select settings.
+      position_metrics: names of the losses at ranges of positions that all runs have.
     """
 
     def __init__(
@@ -164,6 +169,7 @@ class Results:
         _check_comparable(study, configs)
         self.clock = configs[0].clock.without_growth
         self.reported_sets = _reported_sets(configs[0])
+        self.selects_elsewhere = 0 < len(self.reported_sets) < len(configs[0].sets)
         self.configs = {run.name: x for run, x in zip(study.runs, configs, strict=True)}
         choices = _varying_settings(configs)
         self.runs = [
@@ -175,6 +181,9 @@ class Results:
                 f"study {study.name}: no run in {study.root} was evaluated yet: train it with "
                 "anytime sweep --study=... --run"
             )
+        of_runs = [list(run.reported) for run in self.runs if run.losses]
+        of_all = set.intersection(*map(set, of_runs)) - {LOSS}
+        self.position_metrics = [x for x in of_runs[0] if x in of_all]
         self.all_curves = _loss_curves(self.runs)
         labels = {label for x in self.runs for losses in x.losses.values() for label in losses}
         self.labels = [LIVE, *sorted(labels - {LIVE}, key=label_order)]
@@ -337,18 +346,7 @@ def _read_run(
         _multiple(clock, row.step): {k: x for k, x in losses.items() if k not in _late(row)}
         for row, losses in evaluated
     }
-    by_set = [
-        {_multiple(clock, row.step): of_set for row, of_set in evaluated_rows(rows, name)}
-        for name in _reported_sets(config)
-    ]
-    reported: dict[float, dict[str, list[float]]] = {}
-    if by_set:  # an evaluation without one of the sets does not count
-        losses = {
-            m: {k: x for k, x in each.items() if all(k in of_set.get(m, {}) for of_set in by_set)}
-            for m, each in losses.items()
-        }
-        losses = {m: each for m, each in losses.items() if each}
-        reported = {m: {k: [x[m][k] for x in by_set] for k in losses[m]} for m in losses}
+    losses, reported = _losses_of_sets(rows, losses, _reported_sets(config), clock)
     state = f"at {clock.multiple(rows[-1].step):.3g}x" if rows else "missing"
     return RunResult(
         name=run.name,
@@ -369,11 +367,44 @@ def _late(row: Row) -> set[str]:
     return {label for label, error in kernel_errors(row).items() if format_error(error)}
 
 
+def _losses_of_sets(
+    rows: Sequence[Row], losses: _Losses, sets: Sequence[str], clock: Clock
+) -> tuple[_Losses, dict[str, _ReportedLosses]]:
+    """Returns the losses where every set has one, and those on the sets by metric.
+
+    Without sets, the mean takes their place. A metric that some evaluations lack is left out.
+    """
+    found: dict[str, dict[tuple[float, str, str], float]] = {}
+    for row in rows:
+        for name, value in row.values.items():
+            group, *rest = name.split("/")
+            if group == "eval" and rest[-1].startswith(LOSS):
+                *of_set, label, metric = rest
+                key = _multiple(clock, row.step), label, "".join(of_set)
+                found.setdefault(metric, {})[key] = value
+    sets = sets or ("",)
+    complete = {
+        m: {x: y for x, y in each.items() if all((m, x, name) in found[LOSS] for name in sets)}
+        for m, each in losses.items()
+    }
+    complete = {m: each for m, each in complete.items() if each}
+    keys = {(m, label, name) for m, each in complete.items() for label in each for name in sets}
+    reported = {
+        metric: {
+            m: {label: [of_metric[m, label, name] for name in sets] for label in each}
+            for m, each in complete.items()
+        }
+        for metric, of_metric in found.items()
+        if keys <= of_metric.keys()
+    }
+    return complete, reported
+
+
 def _reported_sets(config: Config) -> tuple[str, ...]:
-    given = dict(config.eval.sets)
-    return tuple(
-        name for name, weight in config.set_weights.items() if name in given and not weight
-    )
+    given, weights = dict(config.eval.sets), config.set_weights
+    unweighted = tuple(name for name, weight in weights.items() if name in given and not weight)
+    are_equal = len(given) > 1 and len({*weights.values()}) == 1
+    return unweighted or (tuple(given) if are_equal else ())
 
 
 def _multiple(clock: Clock, step: int) -> float:

@@ -14,9 +14,10 @@ import numpy as np
 from scipy import special, stats
 
 from anytime_lab.study import paper_losses
-from anytime_lab.study.results import COSINE, LossCurve, Results
+from anytime_lab.study.results import COSINE, LOSS, LossCurve, Results
 
 Selection = Mapping[float, LossCurve]  # the curve selected at each multiple
+MARGIN = 0.01  # nats: a smaller difference does not matter
 
 
 class Gap(NamedTuple):
@@ -42,6 +43,30 @@ class Gap(NamedTuple):
     def reported_seeds(self) -> int:
         """The number of seeds; with reported sets, of those that did not select."""
         return 0 if self.sets > 1 and math.isnan(self.others) else self.seeds
+
+    @property
+    def power(self) -> float:
+        """The probability that a two-sided t test at 5% finds a true difference of `MARGIN`.
+
+        By the standard error of which `half_width` is made; NaN without one.
+        """
+        if not self.half_width > 0:
+            return math.nan
+        edge = special.stdtrit(self.seeds - 1, 0.975)
+        shift = MARGIN / self.half_width * edge
+        # The square of a noncentral t is a noncentral F, whose distribution is exact at all shifts.
+        return float(1 - special.ncfdtr(1, self.seeds - 1, shift**2, edge**2))
+
+    @property
+    def decision(self) -> str:
+        """What the 95% interval says of `MARGIN`: "better", "worse", "equal" or "open".
+
+        All of it is below -`MARGIN`, above `MARGIN`, or between the two; or none of these.
+        """
+        low, high = self.mean - self.half_width, self.mean + self.half_width
+        if low > -MARGIN and high < MARGIN:
+            return "equal"
+        return "better" if high < -MARGIN else "worse" if low > MARGIN else "open"
 
     @property
     def half_width(self) -> float:
@@ -144,12 +169,17 @@ def _long_curves(curves: Sequence[LossCurve], cosines: Selection) -> list[LossCu
     return [x for x in curves if cosines and x.stop >= max(cosines)] or list(curves)
 
 
-def gap_at(results: Results, curve: LossCurve, multiple: float, cosines: Selection) -> Gap:
+def gap_at(
+    results: Results, curve: LossCurve, multiple: float, cosines: Selection, metric: str = LOSS
+) -> Gap:
     """Returns the difference of a curve to the envelope at a multiple, with its noise.
 
-    The envelope of another seed has the settings that the first seed selected.
+    The envelope of another seed has the settings that the first seed selected. The `metric` is that
+    of `LossCurve.reported_losses`.
     """
-    ours, theirs = (losses_by_seed(results, x, multiple) for x in (curve, cosines[multiple]))
+    ours, theirs = (
+        losses_by_seed(results, x, multiple, metric) for x in (curve, cosines[multiple])
+    )
     reported = reported_seeds(results, curve, [seed for seed in ours if seed in theirs])
     each = np.array([ours[seed] - theirs[seed] for seed in reported])
     seeds, sets = each.shape  # number of seeds by number of sets
@@ -168,20 +198,20 @@ def gap_at(results: Results, curve: LossCurve, multiple: float, cosines: Selecti
 def reported_seeds(
     results: Results, curve: LossCurve, seeds: Sequence[tuple[int, int]]
 ) -> Sequence[tuple[int, int]]:
-    """Returns the seeds that are reported: with reported sets, not the one that selected.
+    """Returns the seeds that are reported: if other sets select, not the one that selected.
 
     It is left in if there is no other.
     """
     fresh = [x for x in seeds if x != curve.seed]
-    return fresh if results.reported_sets and fresh else seeds
+    return fresh if results.selects_elsewhere and fresh else seeds
 
 
 def losses_by_seed(
-    results: Results, curve: LossCurve, multiple: float
+    results: Results, curve: LossCurve, multiple: float, metric: str = LOSS
 ) -> dict[tuple[int, int], np.ndarray]:
     """Returns the losses of a choice of settings on each reported set, by seed."""
     replicates = [x for x in results.replicates(curve) if multiple in x.losses]
-    return {x.seed: x.reported_losses(multiple) for x in replicates}
+    return {x.seed: x.reported_losses(multiple, metric) for x in replicates}
 
 
 def _bootstrap_error(values: np.ndarray) -> float:

@@ -27,6 +27,7 @@ from anytime_jax.schedules import Constant, Schedule
 from anytime_lab.theory.batches import BatchSchedule
 from anytime_lab.theory.parallel_risks import Progress, RiskArguments, compute_risks
 from anytime_lab.theory.problem import Problem
+from anytime_lab.theory.ramps import half_decades
 from anytime_lab.theory.risk import Risks, excess_risk, largest_error, require_noise
 
 MULTIPLES = tuple(2**k for k in range(11))
@@ -144,12 +145,12 @@ def compare_branches(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DoubledBatch:
-    """A run whose batch was doubled by trial; arrays are of the lengths.
+    """A run whose batch was doubled by trial.
 
     Attributes:
       lengths: numbers of samples at which branches ended.
-      sizes: the batch up to each length.
-      risks: its risks there; of f25, and of averages with wider windows.
+      sizes: the batch up to each of them.
+      risks: its risks at 10^3, 10^3.5, ... samples, of f25 and of averages with wider windows.
     """
 
     lengths: tuple[int, ...]
@@ -187,6 +188,6 @@ def double_by_trial(
         of_same, of_doubled = pair.excess(noise, LABEL)[:, 0]
         sizes = tried[int(of_doubled <= of_same)]
         progress((at + 1) / len(lengths))
-    windows = [6.25, 12.5, _WINDOW]
-    risks = excess_risk(problem, [run], windows, lengths[1:], SteppedBatch(starts, sizes))
+    windows, checkpoints = [6.25, 12.5, _WINDOW], half_decades(lengths[-1])
+    risks = excess_risk(problem, [run], windows, checkpoints, SteppedBatch(starts, sizes))
     return DoubledBatch(lengths[1:], sizes[1:], risks)

@@ -72,12 +72,38 @@ def make_branch_tables(branches: BatchBranches, doubled: DoubledBatch, noise: fl
         least = f"{branches.excess['kept'][at].min():+.0%} at {MULTIPLES[best[at]]}"
         scales = (f"{x[at]:,.0f}" for x in branches.noise_scales.values())
         table.add_row(f"{length:,}", f"{kept[at]}", least, f"{scaled[at]}", *scales)
+    sizes = new_table("the batch, doubled by trial, up to n", ["n", "batch"])
+    for length, size in zip(doubled.lengths, doubled.sizes, strict=True):
+        sizes.add_row(f"{length:,}", f"{size}")
     risks, labels = doubled.risks.excess(noise)[:, 0], doubled.risks.labels
-    by_trial = new_table("the batch doubled by trial: risks at n", ["n", "batch", *labels])
-    for at, length in enumerate(doubled.lengths):
-        cells = (f"{risk:.3g}" for risk in risks[:, at])
-        by_trial.add_row(f"{length:,}", f"{doubled.sizes[at]}", *cells)
-    return [table, by_trial]
+    of_risks = new_table("its risks after n samples", ["n", "updates", *labels])
+    updates = doubled.risks.updates[0]
+    for n, number, of_n in zip(doubled.risks.checkpoints, updates, risks.T, strict=True):
+        of_risks.add_row(f"{n:,}", f"{number:,}", *(f"{risk:.3g}" for risk in of_n))
+    return [table, sizes, of_risks]
+
+
+def write_branches(
+    branches: BatchBranches, doubled: DoubledBatch, noise: float, directory: Path
+) -> Path:
+    """Writes all numbers of branches, `branches.json`."""
+    risks = doubled.risks
+    content = {
+        "noise": noise,
+        "lengths": branches.lengths,
+        "multiples": MULTIPLES,
+        "excess": {rate: x.tolist() for rate, x in branches.excess.items()},
+        "noise_scales": {label: x.tolist() for label, x in branches.noise_scales.items()},
+        "doubled": {
+            "lengths": doubled.lengths,
+            "sizes": doubled.sizes,
+            "samples": risks.checkpoints.tolist(),
+            "updates": risks.updates[0].tolist(),
+            "risks": dict(zip(risks.labels, risks.excess(noise)[:, 0].tolist(), strict=True)),
+        },
+        "largest_relative_error": max(branches.error, risks.error),
+    }
+    return write_finite_json(directory / "branches.json", content)
 
 
 def write(comparison: RampComparison, noises: Sequence[float], directory: Path) -> list[Path]:

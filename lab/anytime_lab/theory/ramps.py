@@ -125,6 +125,13 @@ class RampComparison:
         return found
 
 
+def half_decades(samples: int) -> tuple[int, ...]:
+    """Returns 10^3, 10^3.5, ... samples up to `samples`."""
+    require_count("samples", samples, least=_SHORTEST)
+    number = int(2 * np.log10(samples / _SHORTEST) + 1e-9) + 1
+    return tuple(round(_SHORTEST * 10 ** (k / 2)) for k in range(number))
+
+
 def compare_ramps(
     problem: Problem,
     samples: int,
@@ -145,9 +152,7 @@ def compare_ramps(
       >>> comparison.lengths, len(comparison.runs(noise=0.1))
       ((1000,), 10)
     """
-    require_count("samples", samples, least=_SHORTEST)
-    number = int(2 * np.log10(samples / _SHORTEST) + 1e-9) + 1
-    lengths = tuple(round(_SHORTEST * 10 ** (k / 2)) for k in range(number))
+    lengths = half_decades(samples)
     star = gamma_star(problem.a, problem.b) or 0.25
     growths = growths or (star / 2, star, 1.5 * star)
     ramps = [Ramp(CONSTANT)]

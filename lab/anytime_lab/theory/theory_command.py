@@ -97,6 +97,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_problem(add)
     add("--samples", type=positive_int, default=64_000, help="samples of the longest branch")
     add("--multiplier", type=float, default=0.2, help="the rate in units of 1/tr(H)")
+    add("--output", type=Path, metavar="DIR", help="directory for the numbers")
 
 
 def _add_problem(add: Callable[..., object], several_noises: bool = False) -> None:
@@ -197,13 +198,18 @@ def _ramps(arguments: argparse.Namespace, progress: parallel_risks.Progress) -> 
 
 
 def _branches(arguments: argparse.Namespace, progress: parallel_risks.Progress) -> Report:
+    _make_output(arguments)
     problem = Problem(arguments.a, arguments.b, arguments.dimension)
     settings = problem, arguments.multiplier, arguments.noise, arguments.samples
     branches = compare_branches(*settings, lambda x: progress(0.7 * x))
     doubled = double_by_trial(*settings, lambda x: progress(0.7 + 0.3 * x))
     tables = ramp_report.make_branch_tables(branches, doubled, arguments.noise)
     error = max(branches.error, doubled.risks.error)
-    return [*tables, f"Largest relative error {error:.0e}."]
+    report = [*tables, f"Largest relative error {error:.0e}."]
+    if arguments.output is not None:
+        output = arguments.output
+        report.append(f"  {ramp_report.write_branches(branches, doubled, arguments.noise, output)}")
+    return report
 
 
 def _make_output(arguments: argparse.Namespace) -> None:

@@ -23,7 +23,7 @@ from anytime_jax.tables import Table, numbers
 from anytime_lab import page_block
 from anytime_lab.leaderboard.leaderboard import optimizer_name
 from anytime_lab.study import study_files
-from anytime_lab.study.results import Results, schedule_kind
+from anytime_lab.study.results import LOSS, Results, schedule_kind
 from anytime_lab.table_text import to_markdown
 
 EXAMPLES = ("--study=widths --page=lab/evidence/width.md",)
@@ -178,7 +178,7 @@ def read_curves(results: Results, readout: str) -> list[list[Curve]]:
     names: dict[Any, str] = {}
     for run in results.runs:
         config = results.configs[run.name]
-        found = run.reported or {m: {k: [x] for k, x in y.items()} for m, y in run.losses.items()}
+        found = run.reported.get(LOSS, {})
         if (readout == LIVE) != (config.horizon is not None):
             continue
         is_of_budgets = not _has_widths(results) and config.horizon is None
@@ -188,8 +188,8 @@ def read_curves(results: Results, readout: str) -> list[list[Curve]]:
         for m in multiples:
             if readout not in found.get(m, {}):
                 continue
-            size = (model.width, model.base_width) if _has_widths(results) else (m, 0)
-            key = (*method, *size)
+            size, base = (model.width, model.base_width) if _has_widths(results) else (m, 0)
+            key = (*method, size, base)
             if other := names.get((key, peak, run.seed)):
                 raise InputError(
                     f"study {results.study.name}: {other} and {run.name} differ in another setting "

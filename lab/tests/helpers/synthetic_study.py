@@ -89,6 +89,12 @@ def set_losses(run, multiple, label, seed):
     return {}
 
 
+def position_losses(loss):
+    """Returns the losses at ranges of positions by name, if they are recorded."""
+    del loss
+    return {}
+
+
 def expected_loss(name, multiple, label, seed=0):
     """Returns the loss of the run called `name`."""
     return loss(make_study().run(name), multiple, label, seed)
@@ -118,6 +124,8 @@ def write_run(run, run_dir, until=None):
                 for k in FACTORS
                 for name, x in set_losses(run, multiple, k, config.seed).items()
             }
+            for name, x in list(row.items()):
+                row |= {f"{name}_{part}": y for part, y in position_losses(x).items()}
             row |= {"train/loss": loss(run, multiple, "last"), "lr": 1e-3, "tokens_per_s": 4e4}
             writer.write(step, clock.tokens(step), row)
     writer.close()

@@ -23,6 +23,7 @@ from anytime_lab.optimizers import AMUSE, GPA, EMANesterov
 from anytime_lab.study import study_files
 from anytime_lab.study.plan import Study, chain, grid, paired, runs, values
 from anytime_lab.study.results import Results
+from anytime_lab.study.selection import Gap
 
 EVIDENCE = REPOSITORY / "lab" / "evidence"
 
@@ -113,6 +114,11 @@ def find(standings, entry):
     return standing
 
 
+def muon(board):
+    """The standing of Muon's live weights."""
+    return find(board.rest, FIRST)
+
+
 def losses_of(*names, at, label=0):
     return [LOSSES[name][at][label] for name in names]
 
@@ -123,7 +129,7 @@ COSINE_2X = tuple(f"cosine-peak=0.03-horizon=2x{x}" for x in ("", "-seed=1", "-s
 
 
 def test_reference_is_the_cosine_tuned_at_each_multiple(board):
-    reference = find(board.best, REFERENCE)
+    reference = find(board.primary, REFERENCE)
     assert board.reference == REFERENCE
     assert board.multiples == [1.0, 2.0]
     assert reference.settings == "1x: η 0.01‡; 2x: η 0.03‡"
@@ -132,8 +138,7 @@ def test_reference_is_the_cosine_tuned_at_each_multiple(board):
 
 
 def test_trajectory_has_the_least_worst_gap_of_those_trained_to_the_end(board):
-    first = board.best[0]
-    assert first.entry == FIRST
+    first = muon(board)
     assert first.settings == "η 0.01‡"
     assert first.tried == 3
     others = [x.settings for x in board.not_selected if x.entry == FIRST]
@@ -143,15 +148,36 @@ def test_trajectory_has_the_least_worst_gap_of_those_trained_to_the_end(board):
 def test_gaps_and_their_errors_are_those_of_a_paired_t_test(board):
     for multiple, cosines in ((1, COSINE_1X), (2, COSINE_2X)):
         ours, theirs = losses_of(*MUON, at=multiple), losses_of(*cosines, at=multiple)
-        test, gap = stats.ttest_rel(ours, theirs), board.best[0].gaps[multiple]
+        test, gap = stats.ttest_rel(ours, theirs), muon(board).gaps[multiple]
         interval = test.confidence_interval()
         assert gap.seeds == 3
         assert gap.mean == pytest.approx((interval.low + interval.high) / 2)
         assert gap.mean / gap.stderr == pytest.approx(test.statistic)
         assert gap.half_width == pytest.approx((interval.high - interval.low) / 2)
     means = [-0.04, -0.14 / 3]
-    assert board.best[0].worst == pytest.approx(max(means))
-    assert board.best[0].mean == pytest.approx(np.mean(means))
+    assert muon(board).worst == pytest.approx(max(means))
+    assert muon(board).mean == pytest.approx(np.mean(means))
+
+
+@pytest.mark.parametrize(
+    ("mean", "decision"),
+    [(-0.02, "better"), (-0.014, "open"), (0.004, "equal"), (0.006, "open"), (0.02, "worse")],
+)
+def test_decision_is_what_the_whole_interval_says_of_the_margin(mean, decision):
+    stderr = 0.005 / stats.t.ppf(0.975, 7)
+    gap = Gap(mean, stderr, mean, 8)
+    assert gap.half_width == pytest.approx(0.005)
+    assert gap.decision == decision
+
+
+def test_power_is_the_share_of_t_tests_that_find_the_margin():
+    """Of simulated ones, up to four standard deviations of that share."""
+    draws = np.random.default_rng(0).normal(0.01, 0.012, size=(20_000, 8))
+    found = (stats.ttest_1samp(draws, 0, axis=1).pvalue < 0.05).mean()
+    gap = Gap(0.0, 0.012 / math.sqrt(8), 0.0, 8)
+    assert gap.power == pytest.approx(found, abs=4 * math.sqrt(0.25 / 20_000))
+    assert Gap(0.0, 1e-5, 0.0, 4).power == pytest.approx(1)
+    assert math.isnan(Gap(0.0, 0.0, 0.0, 1).power)
 
 
 def test_gap_of_one_seed_has_no_interval(board):
@@ -163,23 +189,22 @@ def test_gap_of_one_seed_has_no_interval(board):
 
 def test_second_reference_is_tuned_for_its_average(board):
     # Of f25, the best peaks are 0.03 at 1x and 0.01 at 2x, of which there is one seed.
-    gaps = board.best[0].average_gaps
+    gaps = muon(board).average_gaps
     assert gaps[1.0].mean == pytest.approx(2.95 - 2.98)
     assert gaps[2.0].mean == pytest.approx(2.55 - 2.58)
-    assert board.best[0].worst_to_average == pytest.approx(-0.03)
-    averaged = find(board.best, board.average_reference)
+    assert muon(board).worst_to_average == pytest.approx(-0.03)
+    averaged = find(board.primary, board.average_reference)
     assert averaged.worst_to_average == 0.0
     assert averaged.gaps[2.0].mean == pytest.approx(2.58 - 2.60)
 
 
 def test_third_reference_is_the_cosine_of_the_same_optimizer(root):
     with study_files.open_study(root) as study:
-        muon = {"kind": "muon"}
         for run in study.runs:  # Muon's instead of AdamW's, where a second cosine is needed
             if "peak=0.03" in run.name and run.name.startswith("cosine"):
-                run.config["optimizer"].update(muon)
+                run.config["optimizer"]["kind"] = "muon"
         board = leaderboard.make(Results(study))
-    first = find(board.best, FIRST)
+    first = muon(board)
     assert board.reference == REFERENCE
     assert {m: gap.mean for m, gap in first.own_gaps.items()} == pytest.approx(
         {
@@ -228,7 +253,7 @@ def made_up_set_losses(run, multiple, label, seed):
 def test_gaps_are_over_reported_sets_and_over_seeds_that_did_not_select(with_sets):
     assert with_sets.reported_sets == ("b", "c", "d", "e")
     board = leaderboard.make(with_sets)
-    gap = find(board.best, FIRST).gaps[1.0]
+    gap = muon(board).gaps[1.0]
     of_seeds = [2.99 - 3.02 - 0.3, 2.97 - 3.01 - 0.3]
     assert gap.seeds == 2
     assert gap.mean == pytest.approx(np.mean(of_seeds))
@@ -238,13 +263,45 @@ def test_gaps_are_over_reported_sets_and_over_seeds_that_did_not_select(with_set
     assert gap.half_width == pytest.approx(max(wide, stats.t.ppf(0.975, 1) * gap.stderr))
 
 
+def test_sets_of_equal_weights_are_all_reported_with_every_seed(tmp_path):
+    study = make_study()
+    for run in study.runs:
+        run.config.eval.sets = {name: f"data/{name}" for name in SETS}
+    root = write_study(tmp_path / "study", study, made_up_set_losses)
+    with study_files.open_study(root) as opened:
+        results = Results(opened)
+    assert results.reported_sets == tuple(SETS)
+    gap = muon(leaderboard.make(results)).gaps[1.0]
+    gains = [0, 0.5, 0.1, 0.2, 0.4]
+    assert gap.seeds == gap.reported_seeds == 3
+    assert gap.mean == pytest.approx(-0.04 - np.mean(gains))
+    assert gap.stderr_of_sets == pytest.approx(stats.sem(gains), rel=0.05)
+
+
+def test_gaps_at_ranges_of_positions(tmp_path, monkeypatch):
+    """Muon gains at late positions alone."""
+    parts = {"1_to_8": lambda loss: 3.0, "9_to_16": lambda loss: loss}
+    monkeypatch.setattr(
+        synthetic_study, "position_losses", lambda loss: {x: f(loss) for x, f in parts.items()}
+    )
+    root = write_study(tmp_path / "study", make_study())
+    with study_files.open_study(root) as opened:
+        results = Results(opened)
+    board, page = leaderboard.make(results), tmp_path / "page.md"
+    assert results.position_metrics == ["loss_1_to_8", "loss_9_to_16"]
+    early, late = muon(board).position_gaps.values()
+    assert (early.mean, late.mean) == (0.0, pytest.approx(-0.14 / 3))
+    leaderboard_markdown.write(page, results, board)
+    assert "| optimizer | schedule | read-out | 1 to 8 | 9 to 16 |" in page.read_text()
+
+
 def test_rows_of_the_seed_that_selected_come_last(with_sets):
     def is_kept(run):
         return not run.name.startswith("muon") or "seed" not in run.name
 
     study = with_sets.study
     few = dataclasses.replace(study, runs=[x for x in study.runs if is_kept(x)])
-    best = leaderboard.make(Results(few)).best
+    best = leaderboard.make(Results(few)).primary
     names = [(x.entry.optimizer, x.seeds) for x in best]
     assert names == [("adamw", 2), ("muon", 0), ("adamw", 0)]
     assert best[1].worst < best[2].worst < best[0].worst == 0
@@ -258,7 +315,7 @@ def test_evaluation_without_a_reported_set_does_not_count(open_with_sets):
         return losses
 
     board = leaderboard.make(open_with_sets(lacking))
-    assert find(board.best, FIRST).settings == "η 0.03‡"  # the only one with a loss at 1x and 2x
+    assert muon(board).settings == "η 0.03‡"  # the only one with a loss at 1x and 2x
 
 
 def test_runs_with_other_reported_sets_are_not_compared(tmp_path):
@@ -275,7 +332,7 @@ def test_tokens_to_the_last_loss_of_the_reference_are_interpolated_in_their_log(
     losses = [np.mean(losses_of(*MUON, at=m)) for m in (1, 1.5, 2)]
     target = np.mean(losses_of(*COSINE_2X, at=2))
     multiple = np.exp(np.interp(-target, -np.array(losses), np.log([1, 1.5, 2])))
-    assert board.best[0].fraction == pytest.approx(multiple / 2)
+    assert muon(board).fraction == pytest.approx(multiple / 2)
     assert crossing({1.0: 3.0, 2.0: 2.0}, 1.9) == math.inf
     assert crossing({1.0: 3.0, 2.0: 2.0}, 3.5) == 1.0
 
@@ -295,7 +352,7 @@ def test_schedule_is_named_with_words_that_are_not_defaults(root):
         adamw = dataclasses.replace(adamw, note="an old run")
         adamw.config["batch_growth"] = [["1.5x", 64]]
         board = leaderboard.make(Results(dataclasses.replace(study, runs=[*others, adamw])))
-    schedules = {x.entry.schedule for x in (*board.best, *board.rest)}
+    schedules = {x.entry.schedule for x in (*board.primary, *board.rest)}
     words = 'constant, batch_growth [["1.5x", 64]] (an old run)'
     assert schedules == {"cosine to 0.1", "constant", words}
 
@@ -311,26 +368,29 @@ def test_optimizer_that_is_named_by_its_class():
 
 
 def test_memory_is_the_optimizer_state_and_the_average(board, results):
-    adamw = find(board.best, REFERENCE)
+    adamw = find(board.primary, REFERENCE)
     assert adamw.copies == pytest.approx(2, abs=1e-3)
-    assert find(board.best, board.average_reference).copies == adamw.copies + 1
+    assert find(board.primary, board.average_reference).copies == adamw.copies + 1
     model = results.configs["muon-peak=0.01"].model
     matrices = model.layers * (4 * model.width**2 + 3 * model.width * model.mlp_width)
     others = 2 * model.embedding_rows * model.width
     expected = (matrices + 2 * others) / (matrices + others)
-    assert board.best[0].copies == pytest.approx(expected, rel=1e-2)
-    assert (adamw.time, board.best[0].time) == (1.0, 1.25)
+    assert muon(board).copies == pytest.approx(expected, rel=1e-2)
+    assert (adamw.time, muon(board).time) == (1.0, 1.25)
 
 
 def test_page_and_table_have_the_gaps_with_their_errors(results, board, tmp_path):
     page = tmp_path / "page.md"
     leaderboard_markdown.write(page, results, board)
-    row = "| muon | constant | last | η 0.01‡ | 3 | 3 | -0.0400 ± 0.0058 | -0.0467 ± 0.0088 |"
+    widths = (f"{muon(board).gaps[m].half_width:.4f}" for m in (1.0, 2.0))
+    gaps = "-0.0400 ± {}, better | -0.0467 ± {} |".format(*widths)
+    row = f"| muon | constant | last | η 0.01‡ | 3 | {gaps}"
     assert row in page.read_text()
     with page.with_suffix(".csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == len(board.best) + len(board.rest) + len(board.not_selected)
-    assert rows[0]["half_width_95_1x"] == f"{board.best[0].gaps[1.0].half_width:.6f}"
+    assert len(rows) == len(board.primary) + len(board.rest) + len(board.not_selected)
+    at = len(board.primary) + board.rest.index(muon(board))
+    assert rows[at]["half_width_95_1x"] == f"{muon(board).gaps[1.0].half_width:.6f}"
 
 
 def test_command_writes_the_page_and_nothing_else(root, tmp_path, capsys):

@@ -84,5 +84,8 @@ def test_the_batch_is_doubled_where_the_branch_is_no_worse():
             excess_risk(PROBLEM, run, [25.0], [end], x).excess(NOISE, LABEL)[0, 0] for x in tried
         ]
         sizes.append(sizes[-1] * (1 + int(risks[1] <= risks[0])))
-        assert doubled.risks.excess(NOISE, LABEL)[0, at] == pytest.approx(min(risks), rel=1e-9)
     assert doubled.sizes == tuple(sizes[1:])
+    batch = SteppedBatch((0, 1_000, 2_000, 4_000, 8_000), tuple(sizes))
+    again = excess_risk(PROBLEM, run, [25.0], [1_000, 3_162, 10_000], batch)
+    found = doubled.risks.excess(NOISE, LABEL)
+    np.testing.assert_allclose(found, again.excess(NOISE, LABEL), rtol=1e-12)

@@ -46,13 +46,15 @@ def test_ramps_prints_regrets_and_writes_their_numbers(capsys, tmp_path):
     assert (tmp_path / "ramps.png").stat().st_size > 1000
 
 
-def test_branches_prints_multiples_and_the_batch_that_is_doubled(capsys):
-    short = ("--samples=4000", "--dimension=10")
+def test_branches_prints_multiples_and_the_batch_that_is_doubled(capsys, tmp_path):
+    short = ("--samples=4000", "--dimension=10", f"--output={tmp_path}")
     assert run_command(theory, ["branches", "--a=1.5", "--b=3", *short]) == 0
     output = capsys.readouterr().out
     assert [line.split()[0] for line in output.splitlines() if line[1:2].isdigit()] == [
-        "1,000", "2,000", "2,000", "4,000",
+        "1,000", "2,000", "2,000", "4,000", "1,000", "3,162",
     ]  # fmt: skip
+    content = json.loads((tmp_path / "branches.json").read_text())
+    assert content["doubled"]["lengths"] == [2_000, 4_000]
 
 
 @pytest.mark.parametrize(
