@@ -308,7 +308,7 @@ class Settings:
     batch_size: int = 256
     microbatches: int | Literal["auto", "again"] = setting(8, identity=False)
     accumulation: Dtype = setting("float32", identity=False)
-    batch_growth: ByName | Literal["seesaw"] = ()
+    batch_growth: ByName | Literal["seesaw"] = setting((), branch="named")
     stages: ByName = setting((), identity=False)
     chinchilla_tokens: int = 3_276_800_000  # 20 for each parameter of the 150M model's blocks
     stop: str = setting("32x", identity=False)

@@ -239,6 +239,42 @@ def test_windows_that_do_not_fit_are_refused(change):
         build(branch__change=change)
 
 
+# A larger batch
+
+
+LARGER = {"batch_growth": (("1x", 2 * small_run.BATCH),), "stop": "2x"}
+
+
+def test_a_larger_batch_equals_a_run_whose_batch_grows_there(trunk, dataset, tmp_path):
+    """At the trunk's rate; bitwise. 2x is then at step 15."""
+    run, whole = tmp_path / "branch", tmp_path / "whole"
+    named = {"branch__at": "1x", "branch__change": ("batch_growth",), "log__every": "1 steps"}
+    assert leave(run, trunk, dataset, **LARGER, **named)[0] == Outcome(15, "stop")
+    start(whole, dataset, **TRUNK, **LARGER, log__every="1 steps")
+    assert bits(run, 15) == bits(whole, 15)
+    after_branch = [[row for row in records(x) if row[0] > 10] for x in (run, whole)]
+    assert after_branch[0] == after_branch[1] != []
+
+
+def test_rate_of_a_larger_batch_may_change_where_it_is_named(trunk, dataset, tmp_path):
+    named = {"branch__at": "1x", "branch__change": ("batch_growth", "schedule.peak")}
+    leave(tmp_path, trunk, dataset, **LARGER, **named, schedule=HIGHER, log__every="1 steps")
+    rates = [row.values["lr"] for row in read_records(tmp_path) if "lr" in row.values]
+    assert rates == pytest.approx([HIGHER["peak"]] * 5)
+
+
+def test_batch_of_the_trunk_is_kept_up_to_the_branch():
+    trunk = small_run.config("run", schedule=CONSTANT, averages=("f25",))
+    for growth in ((("1x", 16),), ()):
+        changes = {"batch_growth": growth, "branch__change": ("batch_growth",)}
+        config = build(**changes, decay__horizon="", stop="3x", branch__at="15 steps")
+        if growth:
+            with pytest.raises(InputError, match="grows at other points"):
+                branching.check_inheritance(config, trunk, 15)
+        else:
+            branching.check_inheritance(config, trunk, 15)
+
+
 # Rejected before anything is written
 
 
@@ -254,6 +290,7 @@ def rejection(run, trunk, dataset, **changes):
     ("changes", "named"),
     [
         ({"seed": 1}, "seed was 0, is 1"),
+        ({"batch_growth": (("2x", 16),)}, "batch_growth"),
         ({"branch__at": "11 steps"}, "9, 10, 18, 20"),
         ({"schedule": HIGHER, "branch__change": ("optimizer.b2",)}, "schedule.peak"),
     ],
