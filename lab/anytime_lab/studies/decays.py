@@ -18,8 +18,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from anytime_lab.studies import leaderboard
-from anytime_lab.studies.leaderboard import ADAMW, MUON, peak
+from anytime_lab.studies import leaderboard_peaks
+from anytime_lab.studies.leaderboard_peaks import ADAMW, MUON, packages, peak
 from anytime_lab.study.plan import Change, Study, StudyRun, chain, grid, runs, seeds, values
 
 ROOT = "runs/studies/decays"
@@ -88,7 +88,7 @@ def _peaks(numbers: Sequence[int]) -> list[Change]:
 
 def decoder(optimizer: dict[str, Any], **schedule: float | str) -> ConfigDict:
     """Returns the leaderboard's decoder with a warmup between its two."""
-    config = leaderboard.decoder(**schedule)
+    config = packages(leaderboard_peaks.decoder(**schedule), "selection", "report")
     config.optimizer.update(optimizer)
     config.optimizer.decay_mask = "matrices"
     config.schedule.warmup = WARMUP

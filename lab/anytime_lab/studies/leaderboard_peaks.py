@@ -14,19 +14,21 @@ Result: lab/evidence/leaderboard_peaks.md, with the command that writes it
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from anytime_lab.package_text import download
 from anytime_lab.studies import laptop
-from anytime_lab.study.plan import Change, Study, StudyRun, chain, grid, runs, seeds, values
+from anytime_lab.study.plan import Change, Study, chain, grid, runs, seeds, values
 
 ROOT = "runs/studies/leaderboard_peaks"
 DATA = "runs/data/packages"
 SEEDS = (5, 6)
+FACTORS = (0.5, 1.0, 2.0)  # of the middle peak
 BUDGETS = (1, 2, 4)
+Peaks = float | Mapping[int, float]  # with a horizon, by the multiple of the budget
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,35 +39,36 @@ class Method:
       name: first part of the names of its runs.
       optimizer: settings of the optimizer.
       schedule: settings of the schedule, without the peak and the warmup.
-      middle: the middle one of the three peaks; with a horizon, of each budget.
+      middle: the middle one of the three peaks.
     """
 
     name: str
     optimizer: dict[str, Any]
     schedule: dict[str, Any]
-    middle: float | dict[int, float]
+    middle: Peaks
 
-    def tries(self) -> list[StudyRun]:
-        """Returns the runs that select the peak."""
-        tried = self.peaks(lambda middle: (middle / 2, middle, 2 * middle))
-        config = packages(decoder(**self.schedule), "selection")
+    def config(self, role: str) -> ConfigDict:
+        """Returns the settings that all of its runs share, evaluated on packages of a role."""
+        config = packages(decoder(**self.schedule), role)
         config.optimizer.update(self.optimizer, weight_decay=0.1, decay_mask="matrices")
-        config.stop = "horizon" if isinstance(self.middle, dict) else f"{BUDGETS[-1]}x"
-        return runs(self.name, config, grid(tried, seeds(*SEEDS)), ROOT)
+        config.stop = "horizon" if isinstance(self.middle, Mapping) else f"{BUDGETS[-1]}x"
+        return config
 
-    def peaks(self, around: Any) -> list[Change]:
-        """Returns the peaks around the middle, with a horizon for each budget."""
-        if not isinstance(self.middle, dict):
-            return values("schedule.peak", *map(_rounded, around(self.middle)))
-        return chain(
-            *(
-                grid(
-                    values("schedule.horizon", f"{multiple}x"),
-                    values("schedule.peak", *map(_rounded, around(middle))),
-                )
-                for multiple, middle in self.middle.items()
-            )
-        )
+
+def peak_changes(peaks: Peaks, factors: Sequence[float] = (1.0,)) -> list[Change]:
+    """Returns changes to each peak times each factor; with a horizon, for each budget."""
+    if not isinstance(peaks, Mapping):
+        return values("schedule.peak", *(_rounded(factor * peaks) for factor in factors))
+    changes = (
+        grid(values("schedule.horizon", f"{multiple}x"), peak_changes(of_budget, factors))
+        for multiple, of_budget in peaks.items()
+    )
+    return chain(*changes)
+
+
+def peak(number: float) -> float:
+    """Returns a peak of the grid, which are a factor of sqrt(2) apart; number 0 is 0.024."""
+    return _rounded(0.024 * 2 ** (number / 2))
 
 
 def _rounded(peak: float) -> float:
@@ -88,7 +91,12 @@ METHODS: Sequence[Method] = (
 def get_study() -> Study:
     """Returns the study."""
     title = "peaks of a decoder of 98,304 block parameters on packages of Python, 1x to 4x."
-    return Study("leaderboard_peaks", ROOT, chain(*(x.tries() for x in METHODS)), title)
+    fresh = seeds(*SEEDS)
+    found = (
+        runs(x.name, x.config("selection"), grid(peak_changes(x.middle, FACTORS), fresh), ROOT)
+        for x in METHODS
+    )
+    return Study("leaderboard_peaks", ROOT, chain(*found), title)
 
 
 def get_config(name: str = "") -> ConfigDict:
@@ -104,15 +112,20 @@ def decoder(**schedule: Any) -> ConfigDict:
     return config
 
 
-def packages(config: ConfigDict, role: str) -> ConfigDict:
-    """Returns the configuration on the source code of packages, evaluated on those of a role."""
+def packages(config: ConfigDict, role: str, unweighted: str = "") -> ConfigDict:
+    """Returns the configuration on the source code of packages, evaluated on those of a role.
+
+    Those of the role `unweighted` are evaluated too, and have no weight in the mean.
+    """
     config.data.path = f"{DATA}/python"
     sets = {
         f"{x.role}-{x.name}": f"{DATA}/{x.role}/python/{x.name}"
         for x in download.read_list()
-        if x.language == "python" and x.role == role
+        if x.language == "python" and x.role in (role, unweighted)
     }
     config.eval.sets = ConfigDict(sets)
+    if unweighted:
+        config.eval.weights = ConfigDict({x: 1.0 for x in sets if x.startswith(role)})
     config.eval.tokens = 4_096  # of each package
     config.eval.batch_size = 32
     return config

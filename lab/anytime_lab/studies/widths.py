@@ -16,8 +16,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from anytime_lab.studies import leaderboard
-from anytime_lab.studies.leaderboard import peak
+from anytime_lab.studies import leaderboard_peaks
+from anytime_lab.studies.leaderboard_peaks import packages, peak
 from anytime_lab.study.plan import Study, StudyRun, chain, grid, runs, seeds, values
 
 ROOT = "runs/studies/widths"
@@ -77,7 +77,8 @@ def _runs(name: str) -> list[StudyRun]:
 
 def decoder(width: int, parametrization: str, **schedule: float | str) -> ConfigDict:
     """Returns the leaderboard's decoder at another width, which ends at 2x."""
-    config = leaderboard.decoder(**schedule)
+    config = packages(leaderboard_peaks.decoder(**schedule), "selection", "report")
+    config.averages = ("f6.25", "f12.5", "f25", "f50")
     config.stop = "2x"
     config.schedule.warmup = "48 steps"
     config.model.update(heads=width // HEAD_SIZE, width=width, mlp_width=4 * width)
