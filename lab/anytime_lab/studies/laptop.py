@@ -17,8 +17,8 @@ from anytime_lab.study.plan import (
     Change,
     Study,
     StudyRun,
-    branches,
     chain,
+    decays,
     grid,
     runs,
     seeds,
@@ -53,7 +53,7 @@ def get_study() -> Study:
         trunks,
         runs("cosine", cosine, grid(FRESH_SEEDS, CHOSEN["cosine"]), ROOT),
         fresh,
-        branches("wsd", chain(trunks, fresh), HORIZONS),
+        decays("wsd", chain(trunks, fresh), HORIZONS),
         runs("inverse_sqrt", inverse_sqrt, CHOSEN["inverse_sqrt"], ROOT),
         runs("inverse_sqrt", inverse_sqrt, grid(CHOSEN["inverse_sqrt"], FRESH_SEEDS), ROOT),
         _to_zero(cosine, trunks),
@@ -92,7 +92,7 @@ def _to_zero(cosine: ConfigDict, trunks: list[StudyRun]) -> list[StudyRun]:
     chosen = [run for run in trunks if run.settings["schedule"]["peak"] == 1e-2]
     return chain(
         runs("cosine", cosine, grid(CHOSEN["cosine"][:2], floor), ROOT),
-        branches("wsd_to_0", chosen, HORIZONS, floor=0.0),
+        decays("wsd_to_0", chosen, HORIZONS, floor=0.0),
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from anytime_lab.study.plan import StudyRun, branches, chain, runs
+from anytime_lab.study.plan import StudyRun, chain, decays, runs
 from configs import paper_settings as settings
 
 
@@ -34,5 +34,5 @@ def experiment(
         runs("cosine", settings.cosine(model("cosine"), 0.0, 0.0, ""), cosines, root),
         trunks,
         runs("inverse_sqrt", inverse, inverse_sqrts, root),
-        branches("wsd", trunks, horizons),
+        decays("wsd", trunks, horizons),
     )

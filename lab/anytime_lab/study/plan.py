@@ -2,8 +2,8 @@
 
     space = grid(values("schedule.peak", 3e-3, 1e-2), values("optimizer.b2", 0.95, 0.99))
     trunks = runs("constant", base, space, root="runs/studies/mine")
-    decays = branches("wsd", trunks, multiples=[1, 2, 4], floor=0.1)
-    study = Study("mine", "runs/studies/mine", chain(trunks, decays))
+    wsd = decays("wsd", trunks, multiples=[1, 2, 4], floor=0.1)
+    study = Study("mine", "runs/studies/mine", chain(trunks, wsd))
 
 A space is a plain list of changes, each a dict of settings by dotted name; `grid`, `paired` and
 `chain` combine spaces. A study file has `get_study()`, which returns a `Study`, and
@@ -16,7 +16,7 @@ import copy
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -166,7 +166,7 @@ def runs(prefix: str, config: Any, space: Iterable[Change], root: str) -> list[S
     ]
 
 
-def branches(
+def decays(
     prefix: str,
     trunks: Iterable[StudyRun],
     multiples: Iterable[float],
@@ -182,20 +182,47 @@ def branches(
       floor: rate at the horizon as a fraction of the peak.
       shape: "linear", "1-sqrt" or "cosine".
     """
-    decays = []
+    found = []
     for trunk, multiple in itertools.product(trunks, multiples):
         change = {
-            "branch.from_run": trunk.config["run_dir"],
             "decay.horizon": f"{multiple:g}x",
             "decay.floor": floor,
             "decay.shape": shape,
             "stop": "horizon",
         }
-        rest = trunk.name.partition("-")[2]
-        name = "-".join([prefix, *([rest] if rest else []), f"horizon={multiple:g}x"])
-        root = str(trunk.run_dir.parent)
-        decays.append(_make_run(name, trunk.config, change, root, trunk.name))
-    return decays
+        found.append(_make_branch(prefix, trunk, change, [f"horizon={multiple:g}x"]))
+    return found
+
+
+def branches(
+    prefix: str, trunks: Iterable[StudyRun], at: str, space: Iterable[Change], stop: str
+) -> list[StudyRun]:
+    """Returns branches without a decay, one for each trunk and change, named after both.
+
+    Args:
+      prefix: replaces the first part of the trunk's name.
+      trunks: runs without a horizon.
+      at: point at which branches leave their trunk, such as "1x".
+      space: changes of settings that a branch may change if it names them (`branch.change`), such
+        as {"batch_growth": {"1x": 128}, "schedule.peak": 0.02}.
+      stop: point at which they end.
+    """
+    return [
+        _make_branch(
+            prefix,
+            trunk,
+            {**change, "branch.at": at, "branch.change": tuple(change), "stop": stop},
+            _label(change),
+        )
+        for trunk, change in itertools.product(trunks, space)
+    ]
+
+
+def _make_branch(prefix: str, trunk: StudyRun, change: Change, label: Sequence[str]) -> StudyRun:
+    rest = trunk.name.partition("-")[2]
+    name = "-".join([prefix, *([rest] if rest else []), *label])
+    change = {"branch.from_run": trunk.config["run_dir"], **change}
+    return _make_run(name, trunk.config, change, str(trunk.run_dir.parent), trunk.name)
 
 
 def _make_run(
@@ -216,8 +243,11 @@ def _make_run(
 
 def _label(change: Change) -> list[str]:
     """The change for a file name, `peak=0.01`; equal `seed` and `data.seed` are one `seed=1`."""
-    short = {
-        name.rpartition(".")[2]: f"{value:g}" if isinstance(value, float) else str(value)
-        for name, value in change.items()
-    }
+    short = {name.rpartition(".")[2]: _text(value) for name, value in change.items()}
     return [re.sub(r"[^\w.,=+-]+", "_", f"{name}={value}") for name, value in short.items()]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Mapping):  # {"1x": 64} is `64_at_1x`
+        return "+".join(f"{_text(x)}_at_{point}" for point, x in value.items())
+    return f"{value:g}" if isinstance(value, float) else str(value)

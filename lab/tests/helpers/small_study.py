@@ -30,7 +30,7 @@ def get_study():
 def get_config(name=""):
     return get_study().run(name).config
 """
-BRANCHES = "plan.branches('wsd', trunks, [1, 2])"
+BRANCHES = "plan.decays('wsd', trunks, [1, 2])"
 
 # Arguments: run directory, first step, last step, behaviour, content of run.json.
 FAKE_TRAINING = """

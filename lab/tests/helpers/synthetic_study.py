@@ -11,7 +11,7 @@ from anytime_jax.checkpoints.metric_records import RecordWriter
 from anytime_jax.checkpoints.run_json import BranchPoint
 from anytime_jax.config.clock import Clock
 from anytime_lab.study import study_files
-from anytime_lab.study.plan import Study, branches, chain, grid, paired, runs, values
+from anytime_lab.study.plan import Study, chain, decays, grid, paired, runs, values
 from configs import quickstart
 
 FACTORS = {"last": 0.0, "f6.25": 6.25, "f12.5": 12.5, "f25": 25.0, "f50": 50.0, "f100": 100.0}
@@ -38,10 +38,10 @@ def make_study():
         runs("cosine", cosine, grid(peaks, horizons), ROOT),
         runs("cosine", cosine, grid(middle, horizons, second_seed), ROOT),
         trunks,
-        branches("wsd", trunks, HORIZONS),
+        decays("wsd", trunks, HORIZONS),
         runs("inverse_sqrt", inverse_sqrt, roots, ROOT),
         runs("cosine", cosine, floors, ROOT),
-        branches("wsd_to_0", trunks[1:2], HORIZONS, floor=0.0),
+        decays("wsd_to_0", trunks[1:2], HORIZONS, floor=0.0),
     )
     return Study("synthetic", ROOT, study_runs, "synthetic losses.", published="150M")
 

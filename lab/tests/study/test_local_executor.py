@@ -175,7 +175,7 @@ def test_split_machine_shares_out_gpus(monkeypatch):
 @pytest.mark.slow
 def test_study_is_trained_killed_and_resumed(study, dataset, capsys):
     """Real training: two trunks with a branch each, the sweep killed on the way."""
-    file, root = study("plan.branches('wsd', trunks, [2])", data=dataset.path)
+    file, root = study("plan.decays('wsd', trunks, [2])", data=dataset.path)
     process = subprocess.Popen(
         [sys.executable, "-m", "anytime_jax", "sweep", f"--study={file}", "--run"], cwd=REPOSITORY
     )

@@ -25,7 +25,7 @@ NAMES = ["constant-seed=0", "constant-seed=1"] + [
     f"wsd-seed={seed}-horizon={m}x" for seed in (0, 1) for m in (1, 2)
 ]
 FAMILY = [name for name in NAMES if "seed=1" in name]
-TWO_BRANCHES = "plan.branches('wsd', trunks, [1])"
+TWO_BRANCHES = "plan.decays('wsd', trunks, [1])"
 
 
 @pytest.fixture(name="packed")
@@ -96,7 +96,7 @@ def test_runs_that_are_put_in_place_are_packed_to_the_same_bytes(packed, tmp_pat
 def test_family_is_taken_whole_or_not_at_all(study, packed, dataset, capsys):
     """A further branch needs a checkpoint of its trunk; the others must leave from it too."""
     _, _, archive = packed(TWO_BRANCHES)
-    further = "plan.branches('wsd', trunks[:1], [2])"
+    further = "plan.decays('wsd', trunks[:1], [2])"
     file, _ = study(f"plan.chain({TWO_BRANCHES}, {further})", data=dataset.path)
     shown, out = states(capsys, file, archive)
     assert shown == {name: "packed" if name in FAMILY else "missing" for name in shown}

@@ -18,7 +18,7 @@ from anytime_lab.studies import (
     paper_large_batch,
     widths,
 )
-from anytime_lab.study.plan import Study, StudyRun, branches, grid, paired, runs, values
+from anytime_lab.study.plan import Study, StudyRun, branches, decays, grid, paired, runs, values
 from anytime_lab.study.tasks import make_tasks
 from configs import quickstart
 
@@ -67,22 +67,40 @@ def test_run_rejects_unknown_setting():
         run.build()
 
 
-def test_branches_inherit_everything_from_their_trunk():
+def test_decays_inherit_everything_from_their_trunk():
     config = quickstart.get_config()
     config.schedule = {"kind": "constant", "warmup": "160 steps"}
     trunks = runs("constant", config, grid(PEAKS, values("seed", 3)), "root")
-    decays = branches("wsd", trunks, [1, 4], floor=0.0, shape="1-sqrt")
-    assert [x.name for x in decays] == [
+    found = decays("wsd", trunks, [1, 4], floor=0.0, shape="1-sqrt")
+    assert [x.name for x in found] == [
         "wsd-peak=0.001-seed=3-horizon=1x", "wsd-peak=0.001-seed=3-horizon=4x",
         "wsd-peak=0.003-seed=3-horizon=1x", "wsd-peak=0.003-seed=3-horizon=4x",
     ]  # fmt: skip
-    last = decays[-1]
+    last = found[-1]
     assert last.trunk == "constant-peak=0.003-seed=3"
     built = run_config.build(last.settings, trust=NOBODY)
     assert (built.branch.from_run, built.branch_step) == (f"root/{last.trunk}", 1440)
     assert (built.learning_rate.peak, built.seed, built.decay.floor) == (3e-3, 3, 0.0)
     assert built.decay.shape == "1-sqrt"
     assert (built.horizon, built.stop_rule.step) == (1600, 1600)
+
+
+def test_branches_name_what_they_change():
+    config = quickstart.get_config()
+    config.schedule = {"kind": "constant", "warmup": "160 steps"}
+    trunks = runs("constant", config, grid(PEAKS, values("seed", 3)), "root")
+    larger = values("batch_growth", {"1x": 64}, {"1x": 128, "2x": 256})
+    found = branches("larger", trunks, "1x", grid(larger, values("schedule.peak", 0.02)), "4x")
+    assert [x.name for x in found][:2] == [
+        "larger-peak=0.001-seed=3-batch_growth=64_at_1x-peak=0.02",
+        "larger-peak=0.001-seed=3-batch_growth=128_at_1x+256_at_2x-peak=0.02",
+    ]
+    built = found[1].build()
+    assert built.branch.named == ("batch_growth", "schedule.peak")
+    assert built.branch_step == 400
+    assert [(x.step, x.span) for x in built.clock.phases] == [(0, 1), (400, 4), (500, 8)]
+    assert (built.learning_rate.peak, built.seed) == (0.02, 3)
+    assert built.clock.multiple(built.stop_rule.step) == 4
 
 
 def test_run_of_a_study_has_settings_whose_keys_have_dots():

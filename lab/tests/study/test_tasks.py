@@ -29,21 +29,21 @@ def test_disk_bytes_are_those_of_the_kept_checkpoints(study):
     ("more", "message"),
     [
         (
-            "[plan.StudyRun('far', x.config) for x in plan.branches('wsd', trunks[:1], [1])]",
+            "[plan.StudyRun('far', x.config) for x in plan.decays('wsd', trunks[:1], [1])]",
             r"run far: config\.branch\.from_run = ",
         ),
-        ("plan.branches('wsd', trunks[:1], [4])", "constant-seed=0"),
-        ("plan.branches('wsd', trunks[:1], [1.5])", "no checkpoint is kept"),
+        ("plan.decays('wsd', trunks[:1], [4])", "constant-seed=0"),
+        ("plan.decays('wsd', trunks[:1], [1.5])", "no checkpoint is kept"),
         (
             "[plan.StudyRun(x.name, x.config.copy_and_resolve_references() "
             "if x.config.schedule.update(peak=0.5) else x.config, x.trunk) "
-            "for x in plan.branches('wsd', trunks[:1], [1])]",
+            "for x in plan.decays('wsd', trunks[:1], [1])]",
             r"schedule\.peak .*0\.01.*0\.5",
         ),
         ("plan.runs('endless', config, plan.values('stop', 'never'), 'x')", r"config\.stop = 'n"),
         (
             "[plan.StudyRun(x.name, x.config, 'constant-seed=1')"
-            " for x in plan.branches('wsd', trunks[:1], [1])]",
+            " for x in plan.decays('wsd', trunks[:1], [1])]",
             r"its trunk is constant-seed=1, but config\.branch\.from_run = ",
         ),
         ("plan.runs('a/b', config, [{}], 'x')", "'a/b'"),
@@ -84,7 +84,7 @@ def test_run_after_its_stop_without_an_evaluation_there_is_rejected(study):
 
 
 def test_branch_of_records_without_checkpoints_is_rejected(study):
-    file, _ = study("plan.branches('wsd', trunks[:1], [1])")
+    file, _ = study("plan.decays('wsd', trunks[:1], [1])")
     trunk, _, branch = make(file)
     write_run(trunk, stop_step=20)
     with pytest.raises(InputError, match=r"wsd-seed=0-horizon=1x: .*constant-seed=0.* records"):
