@@ -49,6 +49,10 @@ PLUGIN = Plugin(
             "weight_decay_regrets",
             "Compare the weight decays of a study by what one setting for all budgets gives away.",
         ),
+        "larger-batches": _command(
+            "larger_batches",
+            "Compare branches with larger batches with their trunks, at equal tokens and updates.",
+        ),
         "plan": _command(
             "width.plan_command",
             "Print the settings that a larger model takes from a small run, and why.",

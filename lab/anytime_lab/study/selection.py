@@ -182,15 +182,23 @@ def gap_at(
     )
     reported = reported_seeds(results, curve, [seed for seed in ours if seed in theirs])
     each = np.array([ours[seed] - theirs[seed] for seed in reported])
-    seeds, sets = each.shape  # number of seeds by number of sets
-    of_seed = each.mean(axis=1)
-    fresh = [float(x) for seed, x in zip(reported, of_seed, strict=True) if seed != curve.seed]
+    return gap_of(each, [seed != curve.seed for seed in reported])
+
+
+def gap_of(differences: np.ndarray, is_fresh: Sequence[bool] | None = None) -> Gap:
+    """Returns the gap of differences, float64[seeds, sets].
+
+    `is_fresh` says of each seed whether it did not select; by default none did.
+    """
+    seeds, sets = differences.shape
+    of_seed = differences.mean(axis=1)
+    fresh = of_seed if is_fresh is None else of_seed[np.array(is_fresh)]
     return Gap(
-        float(each.mean()),
+        float(of_seed.mean()),
         float(of_seed.std(ddof=1)) / math.sqrt(seeds) if seeds > 1 else 0.0,
-        statistics.fmean(fresh) if fresh else math.nan,
+        float(fresh.mean()) if fresh.size else math.nan,
         seeds,
-        _bootstrap_error(each.mean(axis=0)),
+        _bootstrap_error(differences.mean(axis=0)),
         sets,
     )
 
