@@ -1,5 +1,6 @@
 """The tables by which the pages of evidence begin, recomputed from the packed records."""
 
+import json
 import re
 
 import numpy as np
@@ -20,10 +21,10 @@ def read_results(name):
         return Results(study)
 
 
-def read_table(page):
-    """The rows of the first table of a page."""
+def read_table(page, number=0):
+    """The rows of a table of a page, of the first one by default."""
     text = (EVIDENCE / page).read_text("utf-8")
-    lines = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE).group().splitlines()
+    lines = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)[number].splitlines()
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 
@@ -138,3 +139,83 @@ def test_differences_of_each_seed_of_the_decays():
             float((ours[seeds[seed]] - base[seeds[seed]]).mean()) for ours, base in of.values()
         ]
         assert cells == [f"{x:+.3f}" for x in means], (decay, seed)
+
+
+# Ramps of the batch in linear regression
+
+
+def read_ramps(name):
+    return json.loads((EVIDENCE / "ramps" / f"{name}.json").read_text("utf-8"))
+
+
+def regrets_of(run, pairs):
+    return np.array(run["risks"]) / pairs - 1
+
+
+def mean_of(regrets):
+    return float(np.expm1(np.log1p(regrets).mean()))
+
+
+def best_of(runs, name, pairs):
+    """The run of a name with the least mean regret."""
+    named = (run for run in runs if run["name"] == name)
+    return min(named, key=lambda run: mean_of(regrets_of(run, pairs)))
+
+
+@pytest.mark.parametrize(("number", "prefix"), [(1, ""), (2, "long_")])
+def test_regrets_of_ramps(number, prefix):
+    for spectrum, noise, *cells in read_table("ramps.md", number):
+        record = read_ramps(prefix + spectrum.replace(", ", "_"))
+        (level,) = (x for x in record["noises"] if x["noise"] == float(noise))
+        for name, cell in zip(
+            ("constant", "rate falls", "both", "batch grows"), cells, strict=True
+        ):
+            run = best_of(level["runs"], name, level["pair"])
+            regrets = regrets_of(run, level["pair"])
+            expected = f"{mean_of(regrets):+.0%}, {regrets[-1]:+.0%}"
+            expected += f", {run['updates'][-1]:,}" * (name in ("both", "batch grows"))
+            if run["growth"]:
+                expected += f" (G {run['growth']:.3g}, alpha {run['alpha']:g})"
+            assert cell == expected, (spectrum, noise, name)
+
+
+def power_of(lengths, values):
+    """The power of n that values follow from 10^4 samples on."""
+    late = np.array(lengths) >= 10_000
+    return np.polyfit(np.log(lengths)[late], np.log(values)[late], 1)[0]
+
+
+def largest_free(costs, multiples):
+    """The largest multiple up to which each costs at most 2%; a cost is null where it diverged."""
+    costly = [k for k, x in enumerate(costs) if x is None or x > 0.02]
+    return multiples[min(costly, default=len(multiples)) - 1]
+
+
+def test_branches_of_ramps():
+    for spectrum, noise, *cells in read_table("ramps.md", 3):
+        a, b = map(float, spectrum.split(", "))
+        name = spectrum.replace(", ", "_")
+        record, ramps = read_ramps(f"branches_{name}_{noise}"), read_ramps(name)
+        free = {
+            rate: [largest_free(x, record["multiples"]) for x in costs]
+            for rate, costs in record["excess"].items()
+        }
+        scaled, doubled = free["times the multiple"], record["doubled"]
+        scales = [power_of(record["lengths"], x) for x in record["noise_scales"].values()]
+        batch = power_of(doubled["lengths"], doubled["sizes"])
+        (level,) = (x for x in ramps["noises"] if x["noise"] == float(noise))
+        late = [n for n in doubled["samples"] if n >= 10_000]
+        pairs = np.array([level["pair"][ramps["samples"].index(n)] for n in late])
+        ours = [doubled["risks"]["f25"][doubled["samples"].index(n)] for n in late]
+        regrets = [mean_of(np.array(ours) / pairs - 1)]
+        for kind in ("batch grows", "constant"):
+            run = best_of(level["runs"], kind, level["pair"])
+            regrets.append(mean_of(regrets_of(run, level["pair"])[-len(late) :]))
+        assert cells == [
+            ", ".join(str(free["kept"][k]) for k in (0, 3, 6, 9)),
+            f"{min(scaled)} to {max(scaled)}",
+            ", ".join(f"{x:.2f}" for x in scales),
+            f"{doubled['sizes'][-1]}, {batch:.2f}",
+            f"{max(1 - a / b, 0):.2f}",
+            ", ".join(f"{x:+.0%}" for x in regrets),
+        ], (spectrum, noise)
