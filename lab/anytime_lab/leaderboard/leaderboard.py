@@ -367,12 +367,12 @@ def _entry(results: Results, family: Sequence[LossCurve], label: str) -> Entry:
     if words.get("shape") == "linear":
         del words["shape"]
     schedule = ", ".join([schedule, *([describe(words)] if words else [])])
-    name = optimizer_name(optimizer, _common_settings(results))
+    name = optimizer_name(optimizer, common_settings(results))
     return Entry(name, f"{schedule} ({note})" if note else schedule, label)
 
 
 @functools.cache
-def _common_settings(results: Results) -> Mapping[str, Any]:
+def common_settings(results: Results) -> Mapping[str, Any]:
     """The settings that the optimizers of all runs share, other than their kind."""
     first, *others = (OPTIMIZERS.to_dict(x.optimizer) for x in results.configs.values())
     return {

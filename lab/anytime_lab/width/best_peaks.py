@@ -21,7 +21,7 @@ from anytime_jax.commands.rich_console import open_console
 from anytime_jax.errors import InputError
 from anytime_jax.tables import Table, numbers
 from anytime_lab import page_block
-from anytime_lab.leaderboard.leaderboard import optimizer_name
+from anytime_lab.leaderboard.leaderboard import common_settings, optimizer_name
 from anytime_lab.study import study_files
 from anytime_lab.study.results import LOSS, Results, schedule_kind
 from anytime_lab.table_text import to_markdown
@@ -183,7 +183,8 @@ def read_curves(results: Results, readout: str) -> list[list[Curve]]:
             continue
         is_of_budgets = not _has_widths(results) and config.horizon is None
         model, multiples = config.model, results.multiples if is_of_budgets else [run.stop]
-        method = optimizer_name(config.optimizer), schedule_kind(config), model.parametrization
+        optimizer = optimizer_name(config.optimizer, common_settings(results))
+        method = optimizer, schedule_kind(config), model.parametrization
         peak = math.log2(config.schedule.settings["peak"])
         for m in multiples:
             if readout not in found.get(m, {}):
