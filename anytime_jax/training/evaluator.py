@@ -117,7 +117,7 @@ class Evaluator:
             if len(sums) > 1:
                 sums[-2] = jax.device_get(sums[-2])
         return {
-            label: np.sum([x[label] for x in sums], axis=0, dtype=np.float64) / self.count
+            label: np.asarray(np.sum([x[label] for x in sums], 0, np.float64) / self.count)
             for label in trees
         }
 
@@ -214,14 +214,14 @@ class Evaluators:
         loss come those of the ranges of positions, such as LABEL/loss_9_to_32. `interrupted` is as
         in `Evaluator.position_losses`.
         """
-        by_set = {}
+        by_set: dict[str, dict[str, np.ndarray]] = {}
         for name, evaluator in self.by_set.items():
             losses = evaluator.position_losses(trees, interrupted)
             if losses is None:
                 return None
             by_set[name] = losses
         named = {
-            label: sum(weight * by_set[name][label] for name, weight in self.weights.items())
+            label: np.sum([x * by_set[name][label] for name, x in self.weights.items()], axis=0)
             for label in trees
         }
         if len(by_set) > 1:
