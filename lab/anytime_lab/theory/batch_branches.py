@@ -16,22 +16,26 @@ scale); Merrill et al. (arXiv 2505.23971) for branches.
 import dataclasses
 import itertools
 from bisect import bisect_right
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from anytime_jax.averaging import LIVE
-from anytime_jax.checks import require_count
+from anytime_jax.checks import require_count, require_positive
+from anytime_jax.errors import InputError
 from anytime_jax.schedules import Constant, Schedule
 from anytime_lab.theory.batches import BatchSchedule
 from anytime_lab.theory.parallel_risks import Progress, RiskArguments, compute_risks
 from anytime_lab.theory.problem import Problem
-from anytime_lab.theory.ramps import half_decades
+from anytime_lab.theory.ramps import MULTIPLIERS, half_decades
 from anytime_lab.theory.risk import Risks, excess_risk, largest_error, require_noise
 
 MULTIPLES = tuple(2**k for k in range(11))
 RATE_POWERS = {"kept": 0.0, "times the multiple": 1.0}
+# Name of a rule, and the factors of the batch of which the one with the least risk is taken.
+RULES = {"by trial": (1, 2), "never": (1,), "always": (2,)}
 _SHORTEST = 1_000  # samples
 _WINDOW = 25.0
 LABEL = "f25"
@@ -122,6 +126,7 @@ def compare_branches(
       (1, 11)
     """
     require_noise(noise)
+    require_positive("multiplier", multiplier)
     *starts, _ = lengths_up_to(samples)
     peak = multiplier / problem.trace
     trunk = [Constant(peak)]
@@ -131,6 +136,11 @@ def compare_branches(
         batches = [SteppedBatch((0, start), (1, m)) for m in MULTIPLES]
         arguments.append(RiskArguments(problem, runs, [_WINDOW], [2 * start], batches))
     of_risk, of_gradient, *of_branches = compute_risks(arguments, progress)
+    if not np.isfinite(of_risk.excess(noise)).all():
+        raise InputError(
+            f"multiplier = {multiplier:g}: a constant rate of that many 1/tr(H) diverges with "
+            "single samples: give a smaller one"
+        )
     scales = {
         label: 1 + problem.trace * (2 * risk[0] + noise) / (2 * gradient[0])
         for label in (LIVE, LABEL)
@@ -145,7 +155,7 @@ def compare_branches(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DoubledBatch:
-    """A run whose batch was doubled by trial.
+    """A run whose batch may double at 1,000 samples and at each doubling.
 
     Attributes:
       lengths: numbers of samples at which branches ended.
@@ -158,36 +168,44 @@ class DoubledBatch:
     risks: Risks
 
 
-def double_by_trial(
+def double(
     problem: Problem,
     multiplier: float,
     noise: float,
     samples: int,
-    progress: Progress = lambda fraction: None,
+    factors: Sequence[int] = RULES["by trial"],
 ) -> DoubledBatch:
-    """Trains at a constant rate, and doubles the batch where a branch to twice the length allows.
+    """Trains at a constant rate, with branches of which the one that is best goes on.
 
-    At 1,000 samples and each of its doublings, n, a branch goes on with the batch and another with
-    twice the batch, at the same rate. The second becomes the trunk if its risk through f25 at 2n is
-    no higher. Arguments are those of `compare_branches`.
+    At 1,000 samples and each of its doublings, n, a branch to 2n goes on with each of the factors
+    of the batch, at the same rate. The one with the least risk through f25 at 2n becomes the trunk.
+    Other arguments are those of `compare_branches`.
 
     Examples:
       >>> problem = theory.Problem(a=1.5, b=3.0, dimension=20)
-      >>> double_by_trial(problem, 0.2, noise=0.1, samples=4_000).sizes
+      >>> double(problem, 0.2, noise=0.1, samples=4_000).sizes
       (2, 4)
     """
     require_noise(noise)
     lengths = lengths_up_to(samples)
     run = Constant(multiplier / problem.trace)
     starts, sizes = (0,), (1,)
-    for at, (start, end) in enumerate(itertools.pairwise(lengths)):
+    for start, end in itertools.pairwise(lengths):
         starts = (*starts, start)
-        tried = [(*sizes, factor * sizes[-1]) for factor in (1, 2)]
-        batches = [SteppedBatch(starts, x) for x in tried]
-        pair = excess_risk(problem, [run, run], [_WINDOW], [end], batches)
-        of_same, of_doubled = pair.excess(noise, LABEL)[:, 0]
-        sizes = tried[int(of_doubled <= of_same)]
-        progress((at + 1) / len(lengths))
+        tried = [(*sizes, factor * sizes[-1]) for factor in factors]
+        best = 0
+        if len(tried) > 1:
+            batches = [SteppedBatch(starts, x) for x in tried]
+            ends = excess_risk(problem, [run] * len(tried), [_WINDOW], [end], batches)
+            best = int(ends.excess(noise, LABEL)[:, 0].argmin())
+        sizes = tried[best]
     windows, checkpoints = [6.25, 12.5, _WINDOW], half_decades(lengths[-1])
     risks = excess_risk(problem, [run], windows, checkpoints, SteppedBatch(starts, sizes))
     return DoubledBatch(lengths[1:], sizes[1:], risks)
+
+
+def best_multiplier(problem: Problem, noise: float) -> float:
+    """Returns the peak over 1/tr(H) of the least risk through f25 at 1,000 single samples."""
+    runs = [Constant(multiplier / problem.trace) for multiplier in MULTIPLIERS]
+    risks = excess_risk(problem, runs, [_WINDOW], [_SHORTEST]).excess(noise, LABEL)[:, 0]
+    return MULTIPLIERS[int(risks.argmin())]

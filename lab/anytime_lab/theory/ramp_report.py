@@ -1,6 +1,6 @@
 """Tables, figure and numbers of a comparison of ramps."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -16,7 +16,15 @@ from anytime_lab.theory.batch_branches import (
     BatchBranches,
     DoubledBatch,
 )
-from anytime_lab.theory.ramps import CONSTANT, MULTIPLIERS, SHARES, RampComparison, Run
+from anytime_lab.theory.problem import Problem
+from anytime_lab.theory.ramps import (
+    CONSTANT,
+    MULTIPLIERS,
+    SHARES,
+    RampComparison,
+    Run,
+    TunedBatches,
+)
 from anytime_lab.theory.reports import new_table, write_finite_json
 
 _TOLERANCE = 0.02
@@ -58,12 +66,15 @@ def _peak(multiplier: float) -> str:
     return f"{multiplier:.3g}{'*' if is_edge else ''}"
 
 
-def make_branch_tables(branches: BatchBranches, doubled: DoubledBatch, noise: float) -> list[Table]:
-    """Returns what branches and noise scales say at each length, and the batch that is doubled."""
+def make_branch_tables(
+    branches: BatchBranches, doubled: Mapping[str, DoubledBatch], noise: float
+) -> list[Table]:
+    """Returns what branches and noise scales say at each length, and batches that double."""
     cost = f"{_TOLERANCE:.0%}"
     title = (
-        f"the largest multiple of the batch that costs {cost} or less at 2n, and noise scales at n"
+        f"branches from n to 2n: the largest multiple of the batch up to which each costs {cost} "
     )
+    title += "or less, the least risk by the multiple at the trunk's rate, and noise scales at n"
     names = ["n", "rate kept", "least risk", "rate times the multiple"]
     table = new_table(title, [*names, "noise scale, last", f"noise scale, {LABEL}"])
     kept, scaled = (branches.largest_free(rate, _TOLERANCE) for rate in RATE_POWERS)
@@ -72,38 +83,83 @@ def make_branch_tables(branches: BatchBranches, doubled: DoubledBatch, noise: fl
         least = f"{branches.excess['kept'][at].min():+.0%} at {MULTIPLES[best[at]]}"
         scales = (f"{x[at]:,.0f}" for x in branches.noise_scales.values())
         table.add_row(f"{length:,}", f"{kept[at]}", least, f"{scaled[at]}", *scales)
-    sizes = new_table("the batch, doubled by trial, up to n", ["n", "batch"])
-    for length, size in zip(doubled.lengths, doubled.sizes, strict=True):
-        sizes.add_row(f"{length:,}", f"{size}")
-    risks, labels = doubled.risks.excess(noise)[:, 0], doubled.risks.labels
-    of_risks = new_table("its risks after n samples", ["n", "updates", *labels])
-    updates = doubled.risks.updates[0]
-    for n, number, of_n in zip(doubled.risks.checkpoints, updates, risks.T, strict=True):
-        of_risks.add_row(f"{n:,}", f"{number:,}", *(f"{risk:.3g}" for risk in of_n))
+    sizes = new_table("the batch up to n, where it may double", ["n", *doubled])
+    for at, length in enumerate(next(iter(doubled.values())).lengths):
+        sizes.add_row(f"{length:,}", *(f"{x.sizes[at]}" for x in doubled.values()))
+    names = [f"{label}, {name}" for name in doubled for label in ("updates", "f6.25", LABEL)]
+    of_risks = new_table("risks after n samples", ["n", *names])
+    for at, n in enumerate(next(iter(doubled.values())).risks.checkpoints):
+        cells = []
+        for x in doubled.values():
+            cells.append(f"{x.risks.updates[0, at]:,}")
+            cells += [f"{x.risks.excess(noise, y)[0, at]:.3g}" for y in ("f6.25", LABEL)]
+        of_risks.add_row(f"{n:,}", *cells)
     return [table, sizes, of_risks]
 
 
 def write_branches(
-    branches: BatchBranches, doubled: DoubledBatch, noise: float, directory: Path
+    problem: Problem,
+    multiplier: float,
+    noise: float,
+    branches: BatchBranches,
+    doubled: Mapping[str, DoubledBatch],
+    directory: Path,
 ) -> Path:
-    """Writes all numbers of branches, `branches.json`."""
-    risks = doubled.risks
+    """Writes all numbers of branches, `branches.json`; a branch that diverged has null."""
+    errors = [branches.error, *(x.risks.error for x in doubled.values())]
     content = {
+        "a": problem.a,
+        "b": problem.b,
+        "dimension": f"{problem.dimension:.0f}",
         "noise": noise,
+        "multiplier": multiplier,
         "lengths": branches.lengths,
         "multiples": MULTIPLES,
         "excess": {rate: x.tolist() for rate, x in branches.excess.items()},
         "noise_scales": {label: x.tolist() for label, x in branches.noise_scales.items()},
-        "doubled": {
-            "lengths": doubled.lengths,
-            "sizes": doubled.sizes,
-            "samples": risks.checkpoints.tolist(),
-            "updates": risks.updates[0].tolist(),
-            "risks": dict(zip(risks.labels, risks.excess(noise)[:, 0].tolist(), strict=True)),
-        },
-        "largest_relative_error": max(branches.error, risks.error),
+        "doubled": {name: _describe_doubled(x, noise) for name, x in doubled.items()},
+        "largest_relative_error": max(errors),
     }
     return write_finite_json(directory / "branches.json", content)
+
+
+def _describe_doubled(doubled: DoubledBatch, noise: float) -> dict[str, object]:
+    risks = doubled.risks
+    return {
+        "lengths": doubled.lengths,
+        "sizes": doubled.sizes,
+        "samples": risks.checkpoints.tolist(),
+        "updates": risks.updates[0].tolist(),
+        "risks": dict(zip(risks.labels, risks.excess(noise)[:, 0].tolist(), strict=True)),
+    }
+
+
+def make_batch_table(tuned: TunedBatches, noise: float) -> Table:
+    """Returns the risks of constant batches, each tuned for every length, over the first one's."""
+    title = (
+        f"a = {tuned.problem.a:g}, b = {tuned.problem.b:g}, sigma^2 = {noise:g}: the least risk of "
+        "a constant rate and batch with an average, tuned for each number of samples, over that of "
+        "single samples"
+    )
+    table = new_table(title, ["batch", *(f"{x:,}" for x in tuned.lengths)])
+    least = tuned.least(noise)
+    for batch, risks in zip(tuned.batches, least, strict=True):
+        table.add_row(f"{batch}", *(f"{x:+.0%}" for x in risks / least[0] - 1))
+    return table
+
+
+def write_batches(tuned: TunedBatches, noises: Sequence[float], directory: Path) -> Path:
+    """Writes the risks of constant batches, `batches.json`."""
+    content = {
+        "a": tuned.problem.a,
+        "b": tuned.problem.b,
+        "dimension": f"{tuned.problem.dimension:.0f}",
+        "samples": tuned.lengths,
+        "batches": tuned.batches,
+        "noises": [{"noise": x, "risks": tuned.least(x).tolist()} for x in noises],
+        "largest_relative_error": tuned.error,
+    }
+    return write_finite_json(directory / "batches.json", content)
 
 
 def write(comparison: RampComparison, noises: Sequence[float], directory: Path) -> list[Path]:

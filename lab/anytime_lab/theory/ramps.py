@@ -28,6 +28,7 @@ from anytime_lab.theory.problem import Problem
 from anytime_lab.theory.risk import Risks, largest_error
 
 MULTIPLIERS = tuple(0.0125 * 2**k for k in range(-4, 8))  # peaks over 1/tr(H)
+BATCHES = (1, 4, 16, 64, 256, 1024)
 ALPHAS = (1.0, 100.0, 10_000.0)  # samples
 # Name of a ramp, and the part of its growth that the batch takes.
 SHARES = {"rate falls": 0.0, "both": 0.5, "batch grows": 1.0}
@@ -178,3 +179,38 @@ def compare_ramps(
             of_ramps[ramp] = risks.select(slice(k * len(peaks), (k + 1) * len(peaks)))
     tuned = [[next(results) for _ in _TUNED] for _ in lengths]
     return RampComparison(problem, lengths, tuple(ramps), [of_ramps[ramp] for ramp in ramps], tuned)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TunedBatches:
+    """Risks of constant rates and batches, of which the best is taken for each length."""
+
+    problem: Problem
+    lengths: tuple[int, ...]  # numbers of samples
+    batches: tuple[int, ...]
+    risks: Sequence[Risks]  # for each batch, over `MULTIPLIERS`
+
+    @property
+    def error(self) -> float:
+        """The largest relative error of any risk."""
+        return largest_error(self.risks)
+
+    def least(self, noise: float) -> np.ndarray:
+        """Returns the least risk over peaks and averages, float64[batches, lengths]."""
+        return np.stack([x.excess(noise).min(axis=(0, 1)) for x in self.risks])
+
+
+def tune_batches(
+    problem: Problem, samples: int, progress: Progress = lambda fraction: None
+) -> TunedBatches:
+    """Computes constant batches at 10^3, 10^3.5, ... samples, with all peaks and averages.
+
+    Examples:
+      >>> problem = theory.Problem(a=1.5, b=3.0, dimension=20)
+      >>> theory.ramps.tune_batches(problem, samples=1_000).least(noise=0.1).shape
+      (6, 1)
+    """
+    lengths = half_decades(samples)
+    runs = [schedules.Power(x / problem.trace, 0.0) for x in MULTIPLIERS]
+    arguments = [RiskArguments(problem, runs, AVERAGES, lengths, batch) for batch in BATCHES]
+    return TunedBatches(problem, lengths, BATCHES, compute_risks(arguments, progress))

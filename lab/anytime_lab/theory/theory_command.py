@@ -19,10 +19,15 @@ from anytime_jax.distributed import jax_settings
 from anytime_jax.storage.files import make_writable_directory
 from anytime_jax.tables import Table
 from anytime_lab.theory import parallel_risks, ramp_report, reports, synthetic_figures
-from anytime_lab.theory.batch_branches import compare_branches, double_by_trial
+from anytime_lab.theory.batch_branches import (
+    RULES,
+    best_multiplier,
+    compare_branches,
+    double,
+)
 from anytime_lab.theory.comparison import NoiseComparison, compare
 from anytime_lab.theory.problem import Problem
-from anytime_lab.theory.ramps import compare_ramps
+from anytime_lab.theory.ramps import compare_ramps, tune_batches
 from anytime_lab.theory.risk import require_noise
 from anytime_lab.theory.synthetic_figures import FigureConfig
 
@@ -35,6 +40,7 @@ EXAMPLES = (
     "bound --a=1.5 --b=3 --noise=0.1",
     "rates",
     "ramps --a=1.5 --b=3 --noise=0.1",
+    "batches --a=1.5 --b=3 --noise=0.1",
     "branches --a=1.5 --b=3 --noise=0.1",
 )
 
@@ -93,10 +99,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="G to try (default: 1 - a/b, a half and one and a half of it)",
     )
     add("--output", type=Path, metavar="DIR", help="directory for the figure and its numbers")
+    add = command("batches", _batches, "constant batches that are tuned for every length")
+    _add_problem(add, several_noises=True)
+    add("--samples", type=positive_int, default=100_000, help="samples of the longest run")
+    add("--output", type=Path, metavar="DIR", help="directory for the numbers")
     add = command("branches", _branches, "branches with larger batches, and noise scales")
     _add_problem(add)
     add("--samples", type=positive_int, default=64_000, help="samples of the longest branch")
-    add("--multiplier", type=float, default=0.2, help="the rate in units of 1/tr(H)")
+    add(
+        "--multiplier",
+        type=float,
+        help="the rate in units of 1/tr(H) (default: the best for f25 at 1,000 samples)",
+    )
     add("--output", type=Path, metavar="DIR", help="directory for the numbers")
 
 
@@ -197,18 +211,38 @@ def _ramps(arguments: argparse.Namespace, progress: parallel_risks.Progress) -> 
     return report
 
 
-def _branches(arguments: argparse.Namespace, progress: parallel_risks.Progress) -> Report:
+def _batches(arguments: argparse.Namespace, progress: parallel_risks.Progress) -> Report:
+    for noise in arguments.noise:
+        require_noise(noise)
     _make_output(arguments)
     problem = Problem(arguments.a, arguments.b, arguments.dimension)
-    settings = problem, arguments.multiplier, arguments.noise, arguments.samples
-    branches = compare_branches(*settings, lambda x: progress(0.7 * x))
-    doubled = double_by_trial(*settings, lambda x: progress(0.7 + 0.3 * x))
-    tables = ramp_report.make_branch_tables(branches, doubled, arguments.noise)
-    error = max(branches.error, doubled.risks.error)
-    report = [*tables, f"Largest relative error {error:.0e}."]
+    tuned = tune_batches(problem, arguments.samples, progress)
+    report: Report = [ramp_report.make_batch_table(tuned, noise) for noise in arguments.noise]
+    report.append(f"Largest relative error {tuned.error:.0e}.")
     if arguments.output is not None:
-        output = arguments.output
-        report.append(f"  {ramp_report.write_branches(branches, doubled, arguments.noise, output)}")
+        file = ramp_report.write_batches(tuned, arguments.noise, arguments.output)
+        report.append(f"  {file}")
+    return report
+
+
+def _branches(arguments: argparse.Namespace, progress: parallel_risks.Progress) -> Report:
+    _make_output(arguments)
+    noise, samples = arguments.noise, arguments.samples
+    problem = Problem(arguments.a, arguments.b, arguments.dimension)
+    multiplier = arguments.multiplier
+    if multiplier is None:
+        multiplier = best_multiplier(problem, noise)
+    settings = problem, multiplier, noise
+    branches = compare_branches(*settings, samples, lambda x: progress(0.6 * x))
+    doubled = {}
+    for number, (name, factors) in enumerate(RULES.items(), 1):
+        doubled[name] = double(*settings, samples, factors)
+        progress(0.6 + 0.4 * number / len(RULES))
+    report: Report = [f"a constant rate of {multiplier:g} / tr(H)"]
+    report += ramp_report.make_branch_tables(branches, doubled, noise)
+    if arguments.output is not None:
+        file = ramp_report.write_branches(*settings, branches, doubled, arguments.output)
+        report.append(f"  {file}")
     return report
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from anytime_jax import schedules
+from anytime_jax.errors import InputError
 from anytime_lab.theory import batch_branches
 from anytime_lab.theory.batch_branches import LABEL, MULTIPLES, RATE_POWERS, SteppedBatch
 from anytime_lab.theory.problem import Problem
@@ -73,8 +74,8 @@ def test_largest_free_multiple_is_before_the_first_that_costs(branches):
             assert at == len(MULTIPLES) - 1 or not costs[at + 1] <= 0.02
 
 
-def test_the_batch_is_doubled_where_the_branch_is_no_worse():
-    doubled = batch_branches.double_by_trial(PROBLEM, MULTIPLIER, NOISE, samples=16_000)
+def test_the_batch_is_doubled_where_the_branch_is_better():
+    doubled = batch_branches.double(PROBLEM, MULTIPLIER, NOISE, samples=16_000)
     assert doubled.lengths == (2_000, 4_000, 8_000, 16_000)
     run, sizes = [schedules.Power(RATE, 0.0)], [1]
     for at, end in enumerate(doubled.lengths):
@@ -83,9 +84,24 @@ def test_the_batch_is_doubled_where_the_branch_is_no_worse():
         risks = [
             excess_risk(PROBLEM, run, [25.0], [end], x).excess(NOISE, LABEL)[0, 0] for x in tried
         ]
-        sizes.append(sizes[-1] * (1 + int(risks[1] <= risks[0])))
+        sizes.append(sizes[-1] * (1 + int(risks[1] < risks[0])))
     assert doubled.sizes == tuple(sizes[1:])
     batch = SteppedBatch((0, 1_000, 2_000, 4_000, 8_000), tuple(sizes))
     again = excess_risk(PROBLEM, run, [25.0], [1_000, 3_162, 10_000], batch)
     found = doubled.risks.excess(NOISE, LABEL)
     np.testing.assert_allclose(found, again.excess(NOISE, LABEL), rtol=1e-12)
+
+
+def test_the_default_rate_is_the_best_at_the_shortest_length():
+    best = batch_branches.best_multiplier(PROBLEM, NOISE)
+    risks = {
+        c: excess_risk(PROBLEM, [schedules.Power(c / PROBLEM.trace, 0.0)], [25.0], [1_000])
+        for c in (best / 2, best, 2 * best)
+    }
+    found = {c: x.excess(NOISE, LABEL)[0, 0] for c, x in risks.items()}
+    assert min(found, key=found.get) == best
+
+
+def test_a_rate_that_diverges_is_refused():
+    with pytest.raises(InputError, match="multiplier = 10"):
+        batch_branches.compare_branches(Problem(1.5, 3.0, 60), 10, NOISE, samples=2_000)

@@ -55,3 +55,13 @@ def test_rate_and_batch_share_an_exponent(share):
         for part, exponent in zip((risks.bias, risks.variance), exponents, strict=True):
             fitted = -np.polyfit(np.log(ends), np.log(part[1, 0]), 1)[0]
             assert fitted == pytest.approx(exponent, abs=0.02)
+
+
+def test_a_constant_batch_is_tuned_over_peaks_and_averages():
+    problem = Problem(1.5, 3.0, 60)
+    tuned = ramps.tune_batches(problem, samples=3_200)
+    runs = [schedules.Power(c / problem.trace, 0.0) for c in ramps.MULTIPLIERS]
+    risks = excess_risk(problem, runs, AVERAGES, [1_000, 3_162], 16).excess(0.1)
+    least = tuned.least(0.1)
+    np.testing.assert_allclose(least[ramps.BATCHES.index(16)], risks.min(axis=(0, 1)), rtol=1e-12)
+    assert least.shape == (len(ramps.BATCHES), 2)

@@ -54,7 +54,17 @@ def test_branches_prints_multiples_and_the_batch_that_is_doubled(capsys, tmp_pat
         "1,000", "2,000", "2,000", "4,000", "1,000", "3,162",
     ]  # fmt: skip
     content = json.loads((tmp_path / "branches.json").read_text())
-    assert content["doubled"]["lengths"] == [2_000, 4_000]
+    assert content["doubled"]["by trial"]["lengths"] == [2_000, 4_000]
+    assert content["doubled"]["always"]["sizes"] == [2, 4]
+
+
+def test_batches_prints_their_risks_over_those_of_single_samples(capsys, tmp_path):
+    short = ("--samples=1000", "--dimension=20", f"--output={tmp_path}")
+    assert run_command(theory, ["batches", "--a=1.5", "--b=3", *short]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["1", "+0%"] in rows
+    content = json.loads((tmp_path / "batches.json").read_text())
+    assert content["batches"][:2] == [1, 4]
 
 
 @pytest.mark.parametrize(
