@@ -19,7 +19,7 @@ import numpy as np
 
 from anytime_jax import schedules
 from anytime_jax.averaging import LIVE
-from anytime_jax.checks import require_count
+from anytime_jax.checks import require_count, require_fraction
 from anytime_lab.theory.batches import Batch, GrowingBatch
 from anytime_lab.theory.comparison import AVERAGES, BASELINES, mean_gap
 from anytime_lab.theory.convergence_rates import gamma_star
@@ -154,6 +154,8 @@ def compare_ramps(
       ((1000,), 10)
     """
     lengths = half_decades(samples)
+    for growth in growths:
+        require_fraction("growths", growth)
     star = gamma_star(problem.a, problem.b) or 0.25
     growths = growths or (star / 2, star, 1.5 * star)
     ramps = [Ramp(CONSTANT)]

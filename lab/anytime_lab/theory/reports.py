@@ -20,6 +20,7 @@ from anytime_jax.checks import (
     require_fraction,
     require_positive,
 )
+from anytime_jax.errors import InputError
 from anytime_jax.schedules import Power
 from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.tables import Table, numbers
@@ -308,6 +309,11 @@ def exponent_report(
         averages, batches = EXPONENT_AVERAGES[average], [ramp.batch for ramp in ramps]
         arguments.append(RiskArguments(problem, runs, averages, ends, batches))
     results = compute_risks(arguments, progress)
+    if not all(np.isfinite(risks.excess(noise)[:, :, -1]).all() for risks in results):
+        raise InputError(
+            f"multiplier = {multiplier:g}: a step size of that many 1/tr(H) diverges: give a "
+            "smaller one"
+        )
     how = {0.0: "", 1.0: ", by the batch alone"}.get(batch_share, f", {batch_share:g} by the batch")
     title = (
         f"p of risk ~ N^-p by gamma{how}: fitted to the exact risk of {average}, "

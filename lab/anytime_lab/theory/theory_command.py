@@ -91,7 +91,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--average", default="last50%", help="whose risk is fitted, such as last50%% or f25")
     add = command("ramps", _ramps, "batches that grow without a horizon, against tuned pairs")
     _add_problem(add, several_noises=True)
-    add("--samples", type=positive_int, default=100_000, help="samples of the longest run")
+    add(
+        "--samples",
+        type=positive_int,
+        default=100_000,
+        help="lengths are 10^3, 10^3.5, ... to this",
+    )
     add(
         "--growths",
         type=argument_parser.numbers,
@@ -101,11 +106,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--output", type=Path, metavar="DIR", help="directory for the figure and its numbers")
     add = command("batches", _batches, "constant batches that are tuned for every length")
     _add_problem(add, several_noises=True)
-    add("--samples", type=positive_int, default=100_000, help="samples of the longest run")
+    add(
+        "--samples",
+        type=positive_int,
+        default=100_000,
+        help="lengths are 10^3, 10^3.5, ... to this",
+    )
     add("--output", type=Path, metavar="DIR", help="directory for the numbers")
     add = command("branches", _branches, "branches with larger batches, and noise scales")
     _add_problem(add)
-    add("--samples", type=positive_int, default=64_000, help="samples of the longest branch")
+    add(
+        "--samples",
+        type=positive_int,
+        default=64_000,
+        help="lengths are 1,000 and doublings to this",
+    )
     add(
         "--multiplier",
         type=float,

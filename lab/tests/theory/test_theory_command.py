@@ -76,6 +76,8 @@ def test_batches_prints_their_risks_over_those_of_single_samples(capsys, tmp_pat
         (["bound", "--a=1.5", "--b=3", "--gamma=0.7"], "gamma = 0.7"),
         (["rates", "--samples=10"], "samples = 10"),
         (["rates", "--average=f7"], "average = 'f7'"),
+        (["rates", "--samples=1600", "--multiplier=9"], "multiplier = 9"),
+        (["ramps", "--a=1.5", "--b=2", "--growths=-1"], "growths = -1"),
         (["rates", "--batch-share=2"], "batch_share = 2"),
         (["ramps", "--a=1.5", "--b=2", "--samples=10"], "samples = 10"),
         (["branches", "--a=1.5", "--b=2", "--samples=10"], "samples = 10"),
