@@ -262,7 +262,7 @@ def _watch(file: str, argv: list[str], moment: str, skip: int) -> None:
     plan.make_program = make_program
     run_data.prepare = phase("preparing", run_data.prepare)
     CheckpointManager.save = phase("saving", CheckpointManager.save)
-    Evaluator.losses = phase("evaluating", Evaluator.losses)
+    Evaluator.position_losses = phase("evaluating", Evaluator.position_losses)
     if moment == "preparation":  # its parts are written, and are no dataset yet
         check_splits = preparation._check_splits
 
