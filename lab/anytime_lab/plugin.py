@@ -42,8 +42,8 @@ PLUGIN = Plugin(
         ),
         "best-peaks": _command(
             "width.best_peaks",
-            "Find the best peak at each width of a study, and the loss that another width's gives "
-            "away.",
+            "Find the best peak at each width or budget of a study, and the loss that another's "
+            "gives away.",
         ),
         "decay-regrets": _command(
             "weight_decay_regrets",
@@ -51,7 +51,8 @@ PLUGIN = Plugin(
         ),
         "larger-batches": _command(
             "larger_batches",
-            "Compare branches with larger batches with their trunks, at equal tokens and updates.",
+            "Compare branches with larger batches with their trunks, at equal tokens and at equal "
+            "updates.",
         ),
         "plan": _command(
             "width.plan_command",
