@@ -191,8 +191,24 @@ def largest_free(costs, multiples):
     return multiples[min(costly, default=len(multiples)) - 1]
 
 
-def test_branches_of_ramps():
+def test_constant_batches_of_ramps():
     for spectrum, noise, *cells in read_table("ramps.md", 3):
+        record = read_ramps("batches_" + spectrum.replace(", ", "_"))
+        (level,) = (x for x in record["noises"] if x["noise"] == float(noise))
+        expected = []
+        for length in (10**3, 10**4, 10**5, 10**6, 10**7):
+            if length not in record["samples"]:
+                expected.append("")
+                continue
+            at = record["samples"].index(length)
+            risks = [x[at] for x in level["risks"]]
+            costs = [None if x is None else x / risks[0] - 1 for x in risks]
+            expected.append(str(largest_free(costs, record["batches"])))
+        assert cells == expected, (spectrum, noise)
+
+
+def test_branches_of_ramps():
+    for spectrum, noise, rate, *cells in read_table("ramps.md", 4):
         a, b = map(float, spectrum.split(", "))
         name = spectrum.replace(", ", "_")
         record, ramps = read_ramps(f"branches_{name}_{noise}"), read_ramps(name)
@@ -202,20 +218,25 @@ def test_branches_of_ramps():
         }
         scaled, doubled = free["times the multiple"], record["doubled"]
         scales = [power_of(record["lengths"], x) for x in record["noise_scales"].values()]
-        batch = power_of(doubled["lengths"], doubled["sizes"])
+        by_trial = doubled["by trial"]
+        batch = power_of(by_trial["lengths"], by_trial["sizes"])
         (level,) = (x for x in ramps["noises"] if x["noise"] == float(noise))
-        late = [n for n in doubled["samples"] if n >= 10_000]
+        late = [n for n in by_trial["samples"] if n >= 10_000]
         pairs = np.array([level["pair"][ramps["samples"].index(n)] for n in late])
-        ours = [doubled["risks"]["f25"][doubled["samples"].index(n)] for n in late]
-        regrets = [mean_of(np.array(ours) / pairs - 1)]
-        for kind in ("batch grows", "constant"):
-            run = best_of(level["runs"], kind, level["pair"])
-            regrets.append(mean_of(regrets_of(run, level["pair"])[-len(late) :]))
+        regrets = []
+        for rule in ("by trial", "never", "always"):
+            of_rule = doubled[rule]
+            risks = [of_rule["risks"]["f6.25"][of_rule["samples"].index(n)] for n in late]
+            regrets.append(mean_of(np.array(risks) / pairs - 1))
+        grown = (run for run in level["runs"] if run["name"] == "batch grows")
+        late_risks = (np.array(run["risks"])[-len(late) :] for run in grown)
+        regrets.append(min(mean_of(risks / pairs - 1) for risks in late_risks))
+        assert rate == f"{record['multiplier']:g}"
         assert cells == [
             ", ".join(str(free["kept"][k]) for k in (0, 3, 6, 9)),
             f"{min(scaled)} to {max(scaled)}",
-            ", ".join(f"{x:.2f}" for x in scales),
-            f"{doubled['sizes'][-1]}, {batch:.2f}",
+            f"{record['noise_scales']['last'][-1]:,.0f}; " + ", ".join(f"{x:.2f}" for x in scales),
+            f"{by_trial['sizes'][-1]}, {batch:.2f}",
             f"{max(1 - a / b, 0):.2f}",
             ", ".join(f"{x:+.0%}" for x in regrets),
         ], (spectrum, noise)
