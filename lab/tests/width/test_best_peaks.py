@@ -12,6 +12,8 @@ from run_command import run_command
 
 from anytime_jax.averaging import LIVE
 from anytime_jax.errors import InputError
+from anytime_lab.studies.leaderboard_peaks import METHODS
+from anytime_lab.studies.leaderboard_seeds import PEAKS
 from anytime_lab.study.plan import Study, grid, paired, runs, seeds, values
 from anytime_lab.study.results import Results
 from anytime_lab.width import best_peaks
@@ -182,3 +184,28 @@ def test_the_page_has_what_the_packed_records_say(tmp_path):
     before = page.read_text("utf-8")
     assert run_command(best_peaks, [f"--study={study}", f"--page={page}"]) == 0
     assert page.read_text("utf-8") == before
+
+
+def test_the_leaderboard_has_the_peaks_that_the_packed_records_say(tmp_path):
+    """The page, and the peaks of the study with fresh seeds: live at a horizon, f25 without."""
+    page = tmp_path / "leaderboard_peaks.md"
+    before = (REPOSITORY / "lab/evidence/leaderboard_peaks.md").read_text("utf-8")
+    page.write_text(before, "utf-8")
+    study = REPOSITORY / "lab/evidence/leaderboard_peaks"
+    assert run_command(best_peaks, [f"--study={study}", f"--page={page}"]) == 0
+    assert page.read_text("utf-8") == before
+    rows = [
+        [x.strip() for x in line.split("|")[1:-1]] for line in before.splitlines() if "|" in line
+    ]
+    found = {(row[0], row[1], row[3]): row[5] for row in rows if row[4:5] in (["last"], ["f25"])}
+    expected = {}
+    for method in METHODS:
+        optimizer = "schedule_free_adamw" if "free" in method.name else method.name
+        name = {"cosine": "adamw", "constant": "adamw", "power": "adamw"}.get(
+            method.name, optimizer.partition("-")[0]
+        )
+        peaks = PEAKS[method.name]
+        for at, peak in peaks.items() if isinstance(peaks, dict) else [("all", peaks)]:
+            key = name, method.schedule["kind"], at if at == "all" else f"{at}x"
+            expected[key] = f"{peak:g}"
+    assert {key: found[key] for key in expected} == expected

@@ -1,0 +1,47 @@
+"""The leaderboard's methods with eight fresh seeds, each at the best peak of `leaderboard_peaks`.
+
+    anytime package-text --output=runs/data/packages
+    anytime sweep --study=leaderboard_seeds --run --jobs=2
+    anytime leaderboard --study=leaderboard_seeds --page=leaderboard.md
+
+Losses are those on 32 packages that selected nothing. All methods of one seed are trained, then
+those of the next.
+
+Cost:   535M tokens: two and a half hours of two idle CPU cores.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from ml_collections import ConfigDict
+
+from anytime_lab.studies.leaderboard_peaks import METHODS, Peaks, peak_changes
+from anytime_lab.study.plan import Study, chain, grid, runs, seeds
+
+ROOT = "runs/studies/leaderboard_seeds"
+SEEDS = range(11, 19)
+# The best peaks. Source: lab/evidence/leaderboard_peaks.md.
+PEAKS: Mapping[str, Peaks] = {
+    "cosine": {1: 0.0271, 2: 0.0212, 4: 0.0147},
+    "muon-cosine": {1: 0.0376, 2: 0.0241, 4: 0.0176},
+    "constant": 0.0111,
+    "muon-constant": 0.0162,
+    "pace": 0.046,
+    "schedule_free_adamw": 0.0547,
+    "power": 0.0136,
+}
+
+
+def get_study(numbers: Iterable[int] = SEEDS) -> Study:
+    """Returns the study, with seeds of some numbers."""
+    title = "a decoder of 98,304 block parameters on packages of Python, 1x to 4x, fresh seeds."
+    found = (
+        runs(x.name, x.config("report"), grid(peak_changes(PEAKS[x.name]), seeds(number)), ROOT)
+        for number in numbers
+        for x in METHODS
+    )
+    return Study("leaderboard_seeds", ROOT, chain(*found), title)
+
+
+def get_config(name: str = "") -> ConfigDict:
+    """Returns the configuration of one of the study's runs."""
+    return get_study().run(name).config
