@@ -70,9 +70,11 @@ def compare(results: Results) -> list[Comparison]:
     found: dict[Growth, list[tuple[np.ndarray, np.ndarray]]] = {}
     for run in results.runs:
         config, trunk = results.configs[run.name], by_name.get(trunks[run.name] or "")
-        if trunk is None or not config.clock.grows or run.state != "finished":
+        if trunk is None or run.state != "finished":
             continue
         growth = _growth(config, results.configs[trunk.name])
+        if growth is None:
+            continue
         ours = run.reported[LOSS][run.stop][results.average]
         at_updates = growth.updates / results.clock.chinchilla_time
         after_tokens = _losses_at(trunk, results.average, growth.stop)
@@ -91,10 +93,13 @@ def compare(results: Results) -> list[Comparison]:
     ]
 
 
-def _growth(config: Config, trunk: Config) -> Growth:
+def _growth(config: Config, trunk: Config) -> Growth | None:
+    """How a branch differs from its trunk; None if its batch is not larger."""
     clock, start = config.clock, config.branch_step or 0
     base = clock.span(start - 1)
     phases = [x for x in clock.phases if x.step >= start]
+    if not phases or clock == trunk.clock:
+        return None
     sizes = tuple((clock.multiple(x.step), x.span // base) for x in phases)
     ratio = config.learning_rate.peak / trunk.learning_rate.peak
     rate = round(math.log(ratio, sizes[0][1]), 3)
@@ -141,14 +146,10 @@ def make_tables(results: Results) -> Iterator[Table]:
             for m, size in growth.sizes
         )
         at_stop = round(growth.stop * results.clock.chinchilla_time)
-        cells = (
-            f"{gap.mean:+.4f} ± {gap.half_width:.4f}{_decided(gap)}"
-            for gap in (x.at_tokens, x.at_updates)
-        )
         table.add_row(
             *(f"{growth.start:g}x", f"{growth.stop:g}x", sizes, _describe_rate(growth.rate)),
             *(f"{growth.peak:g}", f"{growth.updates:,}", f"{at_stop:,}", x.at_tokens.seeds),
-            *cells,
+            *(str(x.at_tokens), str(x.at_updates)),
         )
     yield table
     free = Table("", ["from", "to", "rate", "trunk's peak", *numbers("multiple", "tried to")])
@@ -167,10 +168,6 @@ def make_tables(results: Results) -> Iterator[Table]:
 
 def _describe_rate(power: float) -> str:
     return {0.0: "kept", 0.5: "times the root"}.get(power, f"times the multiple^{power:g}")
-
-
-def _decided(gap: Gap) -> str:
-    return "" if gap.decision == "open" else f", {gap.decision}"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

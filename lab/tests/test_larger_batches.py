@@ -10,7 +10,7 @@ from scipy import stats
 
 from anytime_jax.errors import InputError
 from anytime_lab import larger_batches
-from anytime_lab.study.plan import Study, branches, chain, grid, runs, seeds, values
+from anytime_lab.study.plan import Study, branches, chain, decays, grid, runs, seeds, values
 from anytime_lab.study.results import Results
 
 PEAK, BATCH = 0.01, 32
@@ -89,6 +89,17 @@ def test_command_writes_both_tables(root, tmp_path):
     text = page.read_text()
     assert "| 1x | 2x | 2 times from 1x, 4 times from 1.5x | kept | 0.01 | 660 | 960 | 3 |" in text
     assert "| 1x | 2x | times the root | 0.01 |" in text
+
+
+def test_a_batch_that_grows_as_the_trunk_s_is_not_larger(tmp_path):
+    config = synthetic_study._config(kind="constant")
+    config.batch_growth = {"1x": 2 * BATCH}
+    trunks = runs("constant", config, values("schedule.peak", PEAK), "root")
+    found = chain(trunks, decays("wsd", trunks, [4]))
+    study = Study("grown", synthetic_study.ROOT, found)
+    synthetic_study.write_study(tmp_path / "study", study=study)
+    with pytest.raises(InputError, match="larger batch"):
+        larger_batches.compare(read(tmp_path / "study"))
 
 
 def test_study_without_larger_batches_is_refused(tmp_path):

@@ -200,14 +200,7 @@ def _summaries(standing: Standing) -> tuple[float, ...]:
 def _gap_cell(gap: Gap | None, is_reference: bool = False) -> str:
     if gap is None:
         return "-"
-    if is_reference:
-        return "0"
-    if math.isnan(gap.mean):
-        return "diverged"
-    if gap.seeds < 2:
-        return f"{gap.mean:+.4f}"
-    decision = "" if gap.decision == "open" else f", {gap.decision}"
-    return f"{gap.mean:+.4f} ± {gap.half_width:.4f}{decision}"
+    return "0" if is_reference else str(gap)
 
 
 def _fraction_cell(fraction: float) -> str:

@@ -8,31 +8,34 @@ The leaderboard's decoder and AdamW at a constant rate to 6x. From 1x to 1.5x, a
 branch takes a multiple of the batch, at the trunk's rate or at the rate times the root of the
 multiple. Losses are those on the 12 packages that select.
 
-Cost:   155M tokens: 40 minutes of two idle CPU cores.
+Cost:   153M tokens: 40 minutes of two idle CPU cores.
 Result: lab/evidence/batches.md, with the command that writes it
 """
 
-import math
-
 from ml_collections import ConfigDict
 
-from anytime_lab.studies.leaderboard_peaks import METHODS
-from anytime_lab.study.plan import Change, Study, branches, chain, runs, seeds
+from anytime_lab.studies.leaderboard_peaks import METHODS, peak_changes
+from anytime_lab.studies.leaderboard_seeds import PEAKS
+from anytime_lab.study.plan import Change, Study, branches, chain, paired, runs, seeds, values
 
 ROOT = "runs/studies/batches"
 SEEDS = (21, 22, 23)
-PEAK = 0.0111  # the best for all budgets. Source: lab/evidence/leaderboard_peaks.md
+PEAK = PEAKS["constant"]  # the best for all budgets
 MULTIPLES = (2, 4, 8, 16)
 POINTS = {"1x": "1.5x", "4x": "6x"}  # where branches leave the trunk, and where they end
 
 
 def get_study() -> Study:
     """Returns the study."""
-    trunks = runs("trunk", trunk(), seeds(*SEEDS), ROOT)
-    kept = (branches("kept", trunks, x, larger(x), stop) for x, stop in POINTS.items())
-    root = (branches("root", trunks, x, larger(x, 0.5), stop) for x, stop in POINTS.items())
+    config = trunk()
+    trunks = runs("trunk", config, seeds(*SEEDS), ROOT)
+    larger_ones = (
+        branches(name, trunks, at, larger(config.batch_size, at, power), stop)
+        for name, power in (("kept", 0.0), ("root", 0.5))
+        for at, stop in POINTS.items()
+    )
     title = "larger batches of a decoder of 98,304 block parameters on packages of Python."
-    return Study("batches", ROOT, chain(trunks, *kept, *root), title)
+    return Study("batches", ROOT, chain(trunks, *larger_ones), title)
 
 
 def get_config(name: str = "") -> ConfigDict:
@@ -51,16 +54,12 @@ def trunk() -> ConfigDict:
     return config
 
 
-def larger(at: str, rate_power: float = 0.0) -> list[Change]:
+def larger(batch: int, at: str, rate_power: float = 0.0) -> list[Change]:
     """Returns changes to each multiple of the batch from a point on.
 
     The peak is multiplied by the multiple to the power `rate_power`.
     """
-    batch, space = trunk().batch_size, []
-    for multiple in MULTIPLES:
-        change: Change = {"batch_growth": {at: batch * multiple}}
-        if rate_power:
-            peak = PEAK * math.pow(multiple, rate_power)
-            change["schedule.peak"] = float(f"{peak:.3g}")
-        space.append(change)
-    return space
+    sizes = values("batch_growth", *({at: batch * multiple} for multiple in MULTIPLES))
+    if not rate_power:
+        return sizes
+    return paired(sizes, peak_changes(PEAK, [multiple**rate_power for multiple in MULTIPLES]))

@@ -19,12 +19,11 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from anytime_lab.package_text import download
-from anytime_lab.studies import laptop
+from anytime_lab.studies import leaderboard_peaks
+from anytime_lab.studies.leaderboard_peaks import ADAMW, MUON, packages, peak
 from anytime_lab.study.plan import Change, Study, StudyRun, chain, grid, runs, seeds, values
 
 ROOT = "runs/studies/leaderboard"
-DATA = "runs/data/packages"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,13 +88,7 @@ class Method:
         )
 
 
-def peak(number: int) -> float:
-    """Returns a peak of the grid, which are a factor of sqrt(2) apart; number 0 is 0.024."""
-    return float(f"{0.024 * 2 ** (number / 2):.3g}")
-
-
 DECAY = values("optimizer.weight_decay", 0.1)
-ADAMW, MUON = {"kind": "adamw"}, {"kind": "muon"}
 PACE, SCHEDULE_FREE = (
     {"kind": "anytime_lab.optimizers:Pace", "pullback": 0.5},
     {"kind": "schedule_free_adamw"},
@@ -173,16 +166,6 @@ def get_config(name: str = "") -> ConfigDict:
 
 def decoder(**schedule: float | str) -> ConfigDict:
     """Returns the laptop study's decoder on the source code of packages."""
-    config = laptop.decoder(**schedule)
-    config.data.path = f"{DATA}/python"
+    config = packages(leaderboard_peaks.decoder(**schedule), "selection", "report")
     config.averages = ("f6.25", "f12.5", "f25", "f50")
-    sets = {
-        f"{x.role}-{x.name}": f"{DATA}/{x.role}/python/{x.name}"
-        for x in download.read_list()
-        if x.language == "python" and x.role != "train"
-    }
-    config.eval.sets = ConfigDict(sets)
-    config.eval.weights = ConfigDict({x: 1.0 for x in sets if x.startswith("selection")})
-    config.eval.tokens = 4_096  # of each package
-    config.eval.batch_size = 32
     return config

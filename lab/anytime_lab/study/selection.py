@@ -68,6 +68,15 @@ class Gap(NamedTuple):
             return "equal"
         return "better" if high < -MARGIN else "worse" if low > MARGIN else "open"
 
+    def __str__(self) -> str:
+        """The mean, with the interval and the decision if there are several seeds."""
+        if math.isnan(self.mean):
+            return "diverged"
+        if self.seeds < 2:
+            return f"{self.mean:+.4f}"
+        decision = "" if self.decision == "open" else f", {self.decision}"
+        return f"{self.mean:+.4f} ± {self.half_width:.4f}{decision}"
+
     @property
     def half_width(self) -> float:
         """Half the width of the 95% interval over seeds or over sets, whichever is larger.

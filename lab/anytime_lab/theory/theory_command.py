@@ -89,30 +89,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--batch-share", type=float, default=0.0, help="of gamma that a growing batch takes, 0 to 1"
     )
     add("--average", default="last50%", help="whose risk is fitted, such as last50%% or f25")
-    add = command("ramps", _ramps, "batches that grow without a horizon, against tuned pairs")
-    _add_problem(add, several_noises=True)
-    add(
-        "--samples",
-        type=positive_int,
-        default=100_000,
-        help="lengths are 10^3, 10^3.5, ... to this",
-    )
-    add(
-        "--growths",
-        type=argument_parser.numbers,
-        default=(),
-        help="G to try (default: 1 - a/b, a half and one and a half of it)",
-    )
-    add("--output", type=Path, metavar="DIR", help="directory for the figure and its numbers")
-    add = command("batches", _batches, "constant batches that are tuned for every length")
-    _add_problem(add, several_noises=True)
-    add(
-        "--samples",
-        type=positive_int,
-        default=100_000,
-        help="lengths are 10^3, 10^3.5, ... to this",
-    )
-    add("--output", type=Path, metavar="DIR", help="directory for the numbers")
+    for name, work, summary in (
+        ("ramps", _ramps, "batches that grow without a horizon, against tuned pairs"),
+        ("batches", _batches, "constant batches that are tuned for every length"),
+    ):
+        add = command(name, work, summary)
+        _add_problem(add, several_noises=True)
+        text = "lengths are 10^3, 10^3.5, ... to this"
+        add("--samples", type=positive_int, default=100_000, help=text)
+        add("--output", type=Path, metavar="DIR", help="directory for what is computed")
+        if name == "ramps":
+            text = "G to try (default: 1 - a/b, a half and one and a half of it)"
+            add("--growths", type=argument_parser.numbers, default=(), help=text)
     add = command("branches", _branches, "branches with larger batches, and noise scales")
     _add_problem(add)
     add(
@@ -184,10 +172,7 @@ def _advise(arguments: argparse.Namespace, progress: parallel_risks.Progress) ->
 def _noise_levels(
     arguments: argparse.Namespace, noises: Sequence[float], progress: parallel_risks.Progress
 ) -> list[NoiseComparison]:
-    for noise in noises:
-        require_noise(noise)
-    problem = Problem(arguments.a, arguments.b, arguments.dimension)
-    _make_output(arguments)
+    problem = _problem(arguments, noises)
     settings = arguments.samples, arguments.doublings, arguments.batch_size
     comparison = compare(problem, *settings, progress)
     return [comparison.at_noise(noise) for noise in noises]
@@ -212,10 +197,7 @@ def _rates(arguments: argparse.Namespace, progress: parallel_risks.Progress) -> 
 
 
 def _ramps(arguments: argparse.Namespace, progress: parallel_risks.Progress) -> Report:
-    for noise in arguments.noise:
-        require_noise(noise)
-    _make_output(arguments)
-    problem = Problem(arguments.a, arguments.b, arguments.dimension)
+    problem = _problem(arguments, arguments.noise)
     comparison = compare_ramps(problem, arguments.samples, arguments.growths, progress)
     report: Report = [ramp_report.make_table(comparison, noise) for noise in arguments.noise]
     edge = "* the edge of the peaks that were tried"
@@ -227,10 +209,7 @@ def _ramps(arguments: argparse.Namespace, progress: parallel_risks.Progress) -> 
 
 
 def _batches(arguments: argparse.Namespace, progress: parallel_risks.Progress) -> Report:
-    for noise in arguments.noise:
-        require_noise(noise)
-    _make_output(arguments)
-    problem = Problem(arguments.a, arguments.b, arguments.dimension)
+    problem = _problem(arguments, arguments.noise)
     tuned = tune_batches(problem, arguments.samples, progress)
     report: Report = [ramp_report.make_batch_table(tuned, noise) for noise in arguments.noise]
     report.append(f"Largest relative error {tuned.error:.0e}.")
@@ -241,9 +220,8 @@ def _batches(arguments: argparse.Namespace, progress: parallel_risks.Progress) -
 
 
 def _branches(arguments: argparse.Namespace, progress: parallel_risks.Progress) -> Report:
-    _make_output(arguments)
     noise, samples = arguments.noise, arguments.samples
-    problem = Problem(arguments.a, arguments.b, arguments.dimension)
+    problem = _problem(arguments, [noise])
     multiplier = arguments.multiplier
     if multiplier is None:
         multiplier = best_multiplier(problem, noise)
@@ -261,7 +239,12 @@ def _branches(arguments: argparse.Namespace, progress: parallel_risks.Progress) 
     return report
 
 
-def _make_output(arguments: argparse.Namespace) -> None:
+def _problem(arguments: argparse.Namespace, noises: Sequence[float]) -> Problem:
+    """Returns the problem of the options, once the noises and the output are known to be usable."""
+    for noise in noises:
+        require_noise(noise)
+    problem = Problem(arguments.a, arguments.b, arguments.dimension)
     if arguments.output is not None:
         require_directory("--output", str(arguments.output))
         make_writable_directory(arguments.output, f"--output = {str(arguments.output)!r}")
+    return problem

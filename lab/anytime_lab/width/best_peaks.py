@@ -176,12 +176,13 @@ def read_curves(results: Results, readout: str) -> list[list[Curve]]:
     """
     losses: dict[tuple[str, str, str, float, int], dict[tuple[float, Any], float]] = {}
     names: dict[Any, str] = {}
+    has_widths = _has_widths(results)
     for run in results.runs:
         config = results.configs[run.name]
         found = run.reported.get(LOSS, {})
         if (readout == LIVE) != (config.horizon is not None):
             continue
-        is_of_budgets = not _has_widths(results) and config.horizon is None
+        is_of_budgets = not has_widths and config.horizon is None
         model, multiples = config.model, results.multiples if is_of_budgets else [run.stop]
         optimizer = optimizer_name(config.optimizer, common_settings(results))
         method = optimizer, schedule_kind(config), model.parametrization
@@ -189,7 +190,7 @@ def read_curves(results: Results, readout: str) -> list[list[Curve]]:
         for m in multiples:
             if readout not in found.get(m, {}):
                 continue
-            size, base = (model.width, model.base_width) if _has_widths(results) else (m, 0)
+            size, base = (model.width, model.base_width) if has_widths else (m, 0)
             key = (*method, size, base)
             if other := names.get((key, peak, run.seed)):
                 raise InputError(

@@ -20,6 +20,7 @@ from anytime_lab.width import best_peaks
 from anytime_lab.width.best_peaks import Curve
 
 CURVATURE = 0.04
+EVIDENCE = REPOSITORY / "lab" / "evidence"
 
 
 def make_curves(best, noise=0.0, seeds=(0, 1), rng=None, steps=range(-2, 3)):
@@ -177,23 +178,20 @@ def test_method_of_too_few_runs_is_left_out(write):
     assert "cosine" in left_out[0]
 
 
-def test_the_page_has_what_the_packed_records_say(tmp_path):
-    page = tmp_path / "width.md"
-    page.write_text((REPOSITORY / "lab/evidence/width.md").read_text("utf-8"), "utf-8")
-    study = REPOSITORY / "lab/evidence/widths"
-    before = page.read_text("utf-8")
-    assert run_command(best_peaks, [f"--study={study}", f"--page={page}"]) == 0
-    assert page.read_text("utf-8") == before
-
-
-def test_the_leaderboard_has_the_peaks_that_the_packed_records_say(tmp_path):
-    """The page, and the peaks of the study with fresh seeds: live at a horizon, f25 without."""
-    page = tmp_path / "leaderboard_peaks.md"
-    before = (REPOSITORY / "lab/evidence/leaderboard_peaks.md").read_text("utf-8")
+@pytest.mark.parametrize(
+    ("name", "study"), [("width", "widths"), ("leaderboard_peaks", "leaderboard_peaks")]
+)
+def test_the_page_has_what_the_packed_records_say(name, study, tmp_path):
+    page = tmp_path / f"{name}.md"
+    before = (EVIDENCE / page.name).read_text("utf-8")
     page.write_text(before, "utf-8")
-    study = REPOSITORY / "lab/evidence/leaderboard_peaks"
-    assert run_command(best_peaks, [f"--study={study}", f"--page={page}"]) == 0
+    assert run_command(best_peaks, [f"--study={EVIDENCE / study}", f"--page={page}"]) == 0
     assert page.read_text("utf-8") == before
+
+
+def test_the_leaderboard_has_the_peaks_of_its_page():
+    """Those of the study with fresh seeds: live at a horizon, f25 without."""
+    before = (EVIDENCE / "leaderboard_peaks.md").read_text("utf-8")
     rows = [
         [x.strip() for x in line.split("|")[1:-1]] for line in before.splitlines() if "|" in line
     ]
