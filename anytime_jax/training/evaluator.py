@@ -220,9 +220,14 @@ class Evaluators:
             if losses is None:
                 return None
             by_set[name] = losses
+        return self.name_losses(by_set)
+
+    def name_losses(self, by_set: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, float]:
+        """Returns the losses by name from those at each position, by set and label of a tree."""
+        labels = next(iter(by_set.values()))
         named = {
             label: np.sum([x * by_set[name][label] for name, x in self.weights.items()], axis=0)
-            for label in trees
+            for label in labels
         }
         if len(by_set) > 1:
             named |= {f"{name}/{x}": loss for name, y in by_set.items() for x, loss in y.items()}

@@ -49,6 +49,10 @@ PLUGIN = Plugin(
             "weight_decay_regrets",
             "Compare the weight decays of a study by what one setting for all budgets gives away.",
         ),
+        "differences": _command(
+            "differences",
+            "Compare groups of a study's runs with one of them, paired by seed.",
+        ),
         "larger-batches": _command(
             "larger_batches",
             "Compare branches with larger batches with their trunks, at equal tokens and at equal "

@@ -1,7 +1,8 @@
 """Studies that come with the package: lists of named runs, and what to read in them.
 
 Begin with `laptop`, the paper's experiment at a small scale. `leaderboard` compares optimizers,
-and `widths` their best peaks at several widths; `leaderboard_peaks` selects peaks with two seeds,
-and `leaderboard_seeds` repeats them with eight; `batches` has branches with larger batches;
-`paper_150m`, `paper_300m` and `paper_large_batch` are the paper's own sweeps, made by `paper`.
+with eight seeds at the peaks that `leaderboard_peaks` selects with two, and `widths` has best peaks
+at several widths; `batches` has branches with larger batches; `finetunes` tunes the models of
+`finetune_starts` on a second text; `paper_150m`, `paper_300m` and `paper_large_batch` are the
+paper's own sweeps, made by `paper`.
 """

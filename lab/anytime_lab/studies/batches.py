@@ -14,8 +14,8 @@ Result: lab/evidence/batches.md, with the command that writes it
 
 from ml_collections import ConfigDict
 
+from anytime_lab.studies.leaderboard import PEAKS
 from anytime_lab.studies.leaderboard_peaks import METHODS, peak_changes
-from anytime_lab.studies.leaderboard_seeds import PEAKS
 from anytime_lab.study.plan import Change, Study, branches, chain, paired, runs, seeds, values
 
 ROOT = "runs/studies/batches"

@@ -147,7 +147,6 @@ class Results:
       average: weight label of the read-out of horizon-free runs.
       configs: configuration of every run, by name.
       runs: in the order of the study.
-      all_curves: of all seeds and decays.
       labels: all weight labels: first the live weights, then the averages from wide to narrow.
       multiples: horizons of the cosines; without any, the whole multiples that were evaluated.
       reported_sets: the validation sets on which differences are reported: those of weight 0, or
@@ -162,7 +161,7 @@ class Results:
         """Reads the records of every run; `warn` is called with one line for each damaged one.
 
         Raises an InputError if the runs cannot be compared (data, clock or validation tokens
-        differ), two runs have the same settings, or no run was evaluated.
+        differ), or no run was evaluated.
         """
         self.study, self.average = study, average
         configs = [_build_config(run) for run in study.runs]
@@ -184,7 +183,6 @@ class Results:
         of_runs = [list(run.reported) for run in self.runs if run.losses]
         of_all = set.intersection(*map(set, of_runs)) - {LOSS}
         self.position_metrics = [x for x in of_runs[0] if x in of_all]
-        self.all_curves = _loss_curves(self.runs)
         labels = {label for x in self.runs for losses in x.losses.values() for label in losses}
         self.labels = [LIVE, *sorted(labels - {LIVE}, key=label_order)]
         horizons = {x.horizon for x in self.runs if x.kind == COSINE and x.horizon is not None}
@@ -193,6 +191,14 @@ class Results:
         if average not in self.labels:
             known = ", ".join(self.labels)
             raise InputError(f"--average={average}: no run was evaluated with it; give {known}")
+
+    @functools.cached_property
+    def all_curves(self) -> list[LossCurve]:
+        """The curves of all seeds and decays.
+
+        Raises an InputError if two runs have the same settings and a loss at the same budget.
+        """
+        return _loss_curves(self.runs)
 
     def comparable_curves(self, kind: str) -> list[LossCurve]:
         """Returns the first seed's curves of a kind, of the variant of the kind's first run."""

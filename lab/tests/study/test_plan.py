@@ -12,7 +12,6 @@ from anytime_jax.config.kinds import NOBODY
 from anytime_jax.errors import InputError
 from anytime_lab.studies import (
     laptop,
-    leaderboard,
     paper_150m,
     paper_300m,
     paper_large_batch,
@@ -211,17 +210,6 @@ def test_studies_are_valid_and_state_their_cost(module, monkeypatch, tmp_path):
         assert f"{len(tasks)} runs, {hours:,} hours of one H100 at {rate:,}" in module.__doc__
         docs = (REPOSITORY / "lab" / "docs" / "studies.md").read_text(encoding="utf-8")
         assert f"`{name}` | {len(tasks)} | {hours:,} hours" in docs
-
-
-def test_every_method_of_the_leaderboard_has_the_same_number_of_tries():
-    methods = {x.name: x for x in leaderboard.METHODS}
-    numbers = set()
-    for method in methods.values():
-        horizons = [x.settings["schedule"].get("horizon") for x in method.tries()]
-        numbers |= {horizons.count(x) for x in horizons}
-    assert numbers == {8}
-    cosines = [x.build() for x in methods["cosine"].tries()]
-    assert {x.horizon // 480 for x in cosines} == {1, 2, 4}
 
 
 def test_widths_share_one_base_and_the_size_of_heads():

@@ -12,8 +12,8 @@ from run_command import run_command
 
 from anytime_jax.averaging import LIVE
 from anytime_jax.errors import InputError
+from anytime_lab.studies.leaderboard import PEAKS
 from anytime_lab.studies.leaderboard_peaks import METHODS
-from anytime_lab.studies.leaderboard_seeds import PEAKS
 from anytime_lab.study.plan import Study, grid, paired, runs, seeds, values
 from anytime_lab.study.results import Results
 from anytime_lab.width import best_peaks

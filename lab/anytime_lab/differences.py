@@ -1,0 +1,140 @@
+"""Compare groups of a study's runs with one of them, paired by seed.
+
+The runs of a group have the same name but for the seed: `constant-weight_decay=0.1` is that of
+`constant-weight_decay=0.1-seed=31` and of the other seeds. Each group is compared with the base at
+the points where both were evaluated, on the reported sets, through an average if the run has no
+horizon and through its live weights if it has one. The tables go between <!-- differences --> and
+<!-- end --> of the page.
+"""
+
+import argparse
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+from anytime_jax.averaging import LIVE
+from anytime_jax.commands.rich_console import open_console
+from anytime_jax.errors import InputError, nearest
+from anytime_jax.tables import Table, numbers
+from anytime_lab import page_block
+from anytime_lab.study import study_files
+from anytime_lab.study.results import LOSS, Results, RunResult
+from anytime_lab.study.selection import MARGIN, Gap, gap_of
+from anytime_lab.table_text import to_markdown
+
+EXAMPLES = ("--study=decays --base=adamw-peak=0.00849-weight_decay=0.135 --page=differences.md",)
+
+_SEED = re.compile(r"-seed=\d+")
+
+
+def group_runs(results: Results) -> dict[str, dict[tuple[int, int], RunResult]]:
+    """Returns the evaluated runs of each group by their seeds."""
+    groups: dict[str, dict[tuple[int, int], RunResult]] = {}
+    for run in results.runs:
+        if run.losses:
+            groups.setdefault(_SEED.sub("", run.name), {})[run.seed] = run
+    return groups
+
+
+def compare(
+    results: Results,
+    ours: Mapping[tuple[int, int], RunResult],
+    base: Mapping[tuple[int, int], RunResult],
+    prefix: str = "",
+) -> dict[float, Gap]:
+    """Returns the differences of a group to the base at the points that a pair has, by multiple.
+
+    With a `prefix`, they are those on the reported sets whose names begin with it.
+    """
+    chosen = [i for i, name in enumerate(results.reported_sets or ("",)) if name.startswith(prefix)]
+    found: dict[float, list[np.ndarray]] = {}
+    for seed in ours.keys() & base.keys():
+        one, other = (_reported(run) for run in (ours[seed], base[seed]))
+        for multiple in sorted(one.keys() & other.keys()):
+            found.setdefault(multiple, []).append((one[multiple] - other[multiple])[chosen])
+    return {multiple: gap_of(np.stack(found[multiple])) for multiple in sorted(found)}
+
+
+def _reported(run: RunResult) -> dict[float, np.ndarray]:
+    """The reported losses by multiple: of a run with a horizon, there alone."""
+    losses = run.reported[LOSS]
+    points = losses.keys() if run.horizon is None else losses.keys() & {run.horizon}
+    return {m: np.array(losses[m][run.label]) for m in points if run.label in losses[m]}
+
+
+def make_table(results: Results, base: str, prefix: str = "") -> Table:
+    """Returns the losses and the differences of all groups to the one that is called `base`.
+
+    The losses are means over the seeds by which settings are selected, at the last point.
+
+    Raises:
+      InputError: if there is no such group or no such set.
+    """
+    groups = group_runs(results)
+    if base not in groups:
+        hint = nearest(base, groups) or f"; there are {', '.join(groups)}"
+        raise InputError(f"--base={base}: no evaluated runs have this name without a seed{hint}")
+    if not any(name.startswith(prefix) for name in results.reported_sets or ("",)):
+        known = ", ".join(results.reported_sets) or "none"
+        raise InputError(f"--sets={prefix}: no reported set begins with it; they are {known}")
+    rows = {name: compare(results, group, groups[base], prefix) for name, group in groups.items()}
+    multiples = sorted({m for gaps in rows.values() for m in gaps})
+    table = Table(
+        "",
+        ["runs", "read-out", *numbers("loss", "seeds", *(f"{m:g}x" for m in multiples), "power")],
+    )
+    for name, gaps in rows.items():
+        runs = [*groups[name].values()]
+        loss = np.mean([run.losses[max(run.losses)][run.label] for run in runs])
+        cells = [str(gaps[m]) if m in gaps else "-" for m in multiples]
+        powers = ["-" if gap.seeds < 2 else f"{gap.power:.2f}" for gap in gaps.values()]
+        if name == base:
+            cells, powers = ["0"] * len(cells), ["-"]
+        label = "live" if runs[0].label == LIVE else runs[0].label
+        table.add_row(name, label, f"{loss:.4f}", len(runs), *cells, ", ".join(powers))
+    return table
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the command."""
+    page_block.add_options(parser)
+    add = parser.add_argument
+    add("--base", required=True, metavar="NAME", help="name of the base's runs, without -seed=N")
+    add(
+        "--sets",
+        nargs="*",
+        default=[""],
+        metavar="PREFIX",
+        help="a table for the reported sets of each prefix",
+    )
+    add("--average", default="f25", help="read-out of runs without a horizon (default: f25)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Writes the tables; returns the exit status."""
+    page_block.check(arguments.page)
+    warnings: list[str] = []
+    with study_files.open_study(arguments.study, trust=arguments.trust) as study:
+        results = Results(study, arguments.average, warn=warnings.append)
+        tables = {x: make_table(results, arguments.base, x) for x in arguments.sets}
+    finished = sum(x.state == "finished" for x in results.runs)
+    parts = [
+        f"Study `{results.study.name}`: {finished} of {len(results.runs)} runs are finished. "
+        f"Differences are losses minus those of `{arguments.base}` with the same seed, in nats per "
+        "token, ± half the 95% interval by Student's t over the seeds, or over the sets, whichever "
+        f"is wider. *Better* and *worse*: the whole interval is beyond {MARGIN:g}; *equal*: it is "
+        f"within. *Power* is the probability that a two-sided t test at 5% finds a true difference "
+        f"of {MARGIN:g}. *Loss* is the mean over the seeds at the last point, on the sets that "
+        "select."
+    ]
+    for prefix, table in tables.items():
+        if prefix:
+            parts.append(f"On the sets `{prefix}*`:")
+        parts.append(to_markdown(table))
+    text = "\n\n".join(parts)
+    page_block.replace_block(arguments.page, "differences", text, title="Differences")
+    rows = len(next(iter(tables.values())).rows)
+    for line in (*warnings, f"{rows} groups of runs: {arguments.page}"):
+        open_console().print(line)
+    return 0
