@@ -240,3 +240,46 @@ def test_branches_of_ramps():
             f"{max(1 - a / b, 0):.2f}",
             ", ".join(f"{x:+.0%}" for x in regrets),
         ], (spectrum, noise)
+
+
+def test_outcomes_of_predictions_at_one_rate_for_all():
+    """Items 9 to 12 under "What came of them" of `ramps.md`, at the rate of 0.2/tr(H)."""
+    doublings, powers, above = {}, {}, {}
+    for file in sorted((EVIDENCE / "ramps").glob("fixed_rate_*.json")):
+        record = json.loads(file.read_text("utf-8"))
+        spectrum, noise = file.stem.removeprefix("fixed_rate_").rsplit("_", 1)
+        (level,) = (x for x in read_ramps(spectrum)["noises"] if x["noise"] == float(noise))
+        key = spectrum.replace("_", ", "), noise
+        scaled, kept = (
+            [largest_free(x, record["multiples"]) for x in record["excess"][rate]]
+            for rate in ("times the multiple", "kept")
+        )
+        doublings[key] = np.log2(max(scaled) / min(scaled))
+        at = dict(zip(record["lengths"], kept, strict=True))
+        if key == ("1.1, 2.2", "0.1"):
+            assert (at[2000], at[32_000]) == (1, 32)
+        elif key == ("1.5, 2", "0.1"):
+            assert (at[16_000], at[512_000]) == (1, 8)
+        else:
+            assert min(kept) >= 8 or max(kept) == 1, key
+        live, averaged = (power_of(record["lengths"], x) for x in record["noise_scales"].values())
+        doubled = record["doubled"]
+        powers[key] = averaged
+        a, b = map(float, key[0].split(", "))
+        assert abs(live) < 0.01, key
+        assert abs(power_of(doubled["lengths"], doubled["sizes"]) - max(1 - a / b, 0)) < 0.15, key
+        late = [k for k, n in enumerate(doubled["samples"]) if n >= 10_000]
+        risks = np.array([doubled["risks"]["f25"][k] for k in late])
+        grown = [np.array(x["risks"]) for x in level["runs"] if x["name"] == "batch grows"]
+        pairs = np.array(level["pair"])[-len(late) :]
+        best = min(mean_of(x[-len(late) :] / pairs - 1) for x in grown)
+        above[key] = 100 * (mean_of(risks / pairs - 1) - best)
+    assert {x: k for x, k in doublings.items() if x[0] == "1.1, 2.2"} == {
+        ("1.1, 2.2", "0.1"): 1,
+        ("1.1, 2.2", "1"): 2,
+    }
+    assert max(k for x, k in doublings.items() if x[0] != "1.1, 2.2") == 1
+    assert {f"{x:.2f}" for key, x in powers.items() if key[0] != "1.1, 2.2"} == {"0.95", "0.96"}
+    assert all(abs(x - 0.835) < 0.01 for key, x in powers.items() if key[0] == "1.1, 2.2")
+    assert above.pop(("1.1, 2.2", "0.1")) < 10
+    assert (round(min(above.values())), round(max(above.values()))) == (20, 147)
