@@ -13,7 +13,7 @@ from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.tables import Table
 from anytime_lab import page_block
 from anytime_lab.leaderboard.leaderboard import EDGE, Leaderboard, Standing
-from anytime_lab.study.results import COSINE, LOSS, Results
+from anytime_lab.study.results import LOSS, Results
 from anytime_lab.study.selection import MARGIN, Gap
 from anytime_lab.table_text import to_csv, to_markdown
 
@@ -91,7 +91,9 @@ def _definitions(results: Results, board: Leaderboard, last: str) -> str:
         f"(`{board.reference.read_out}`).",
         "**settings**: of a schedule without a horizon, those of one run to "
         f"{last}: the one whose largest gap is least. With a horizon, the best at each budget. "
-        f"{EDGE} marks the least or the largest number that was tried, except for warmups.",
+        f"{EDGE} marks the least or the largest number that was tried, except for warmups."
+        if _chooses(results)
+        else f"**settings**: of a schedule without a horizon, those of one run to {last}.",
         *_of_gaps(results),
         f"**Decision**: *better* if all of the interval is below -{MARGIN:g}, *worse* if all is "
         f"above {MARGIN:g}, *equal* if all is between; otherwise nothing is decided.",
@@ -127,9 +129,18 @@ def _of_gaps(results: Results) -> list[str]:
         + " With 0, the gaps are those of the seed that selected and compare with each other "
         "alone; these rows come last." * results.selects_elsewhere,
     ]
-    if any(len(family) > 1 for family in results.families(COSINE)):
+    if _chooses(results):
         lines.append(f"**Selection**: with the first seed, {which}.")
     return lines
+
+
+def _chooses(results: Results) -> bool:
+    """Whether some method has several settings at a multiple, of which one is selected."""
+    for family in results.families(*dict.fromkeys(run.kind for run in results.runs)):
+        multiples = [m for curve in family for m in curve.losses]
+        if len(multiples) > len({*multiples}):
+            return True
+    return False
 
 
 def _of_positions(results: Results, board: Leaderboard, last: str) -> list[str]:
