@@ -2,15 +2,16 @@
 
 import json
 import re
+import tarfile
 
 import numpy as np
 import pytest
 from lab_paths import EVIDENCE
-from scipy import optimize, stats
+from scipy import stats
 
 from anytime_lab.study import study_files
 from anytime_lab.study.results import COSINE, Results
-from anytime_lab.study.selection import best_at_each, closest, gap_at, losses_by_seed
+from anytime_lab.study.selection import best_at_each, losses_by_seed
 from anytime_lab.weight_decay_regrets import decay_of
 
 pytestmark = pytest.mark.slow
@@ -28,30 +29,27 @@ def read_table(page, number=0):
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 
-def family_of(results, optimizer, kind):
-    """The curves of the seed that selects, of an optimizer's class and a kind of schedule."""
-    return next(
-        curves
-        for curves in results.families(kind)
-        if type(results.config_of(curves[0]).optimizer).__name__ == optimizer
-    )
+def read_lines(study):
+    """The loss on each reported set, from the lines of an archive: by run, step and weights."""
+    losses = {}
+    with tarfile.open(EVIDENCE / study / "records.tar.xz") as archive:
+        for member in archive:
+            run, *rest = member.name.split("/")
+            if rest[:1] != ["records"]:
+                continue
+            for line in archive.extractfile(member).read().decode("utf-8").splitlines():
+                row = json.loads(line)
+                for name, loss in row.get("values", {}).items():
+                    parts = name.split("/")  # eval/SET/WEIGHTS/loss
+                    if len(parts) == 4 and parts[0] == "eval" and parts[3] == "loss":
+                        losses.setdefault((run, row["step"], parts[2]), {})[parts[1]] = loss
+    return losses
 
 
-def cosines_of(results, optimizer, label):
-    curves = [x.read_through(label) for x in family_of(results, optimizer, COSINE)]
-    return best_at_each(curves, results.multiples)
-
-
-def true_difference_found(stderr, seeds, power=0.8):
-    """The true difference that a two-sided t test at 5% finds with this probability."""
+def power_for_the_margin(half_width, seeds):
+    """The probability that a two-sided t test at 5% finds a true difference of 0.01."""
     edge = stats.t.ppf(0.975, seeds - 1)
-    found = optimize.brentq(lambda x: stats.nct.sf(edge, seeds - 1, x) - power, 0.1, 20)
-    return found * stderr
-
-
-def power(difference, stderr, seeds):
-    """The probability that a two-sided t test at 5% finds a true difference."""
-    edge, shift = stats.t.ppf(0.975, seeds - 1), difference / stderr
+    shift = 0.01 * edge / half_width
     found = stats.nct.sf(edge, seeds - 1, shift) + stats.nct.cdf(-edge, seeds - 1, shift)
     return float(found)
 
@@ -62,38 +60,69 @@ def holm(p_values):
     for number, (name, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
         if p > 0.05 / (len(p_values) - number):
             break
-        left.append((*name, f"{p:.4f}"))
+        left.append(name)
     return left
 
 
+METHODS = {
+    ("AdamW", "cosine"): "cosine",
+    ("AdamW", "constant"): "constant",
+    ("AdamW", "power"): "power",
+    ("Muon", "cosine"): "muon-cosine",
+    ("Muon", "constant"): "muon-constant",
+    ("PACE", "constant"): "pace",
+    ("schedule-free AdamW", "constant"): "schedule_free_adamw",
+}
+
+
+def losses_of_method(lines, text, multiple):
+    """The losses of "Muon, cosine, f25" on each set at a multiple, by the seed's number."""
+    optimizer, schedule, label = text.split(", ")
+    name, label = METHODS[optimizer, schedule], label.replace("live", "last")
+    horizon = f"-horizon={multiple}x" if schedule == "cosine" else ""
+    pattern = re.compile(rf"{name}{horizon}-peak=[0-9.]+-seed=([0-9]+)")
+    found = {}
+    for (run, step, of), sets in lines.items():
+        match = pattern.fullmatch(run)
+        if match and step == 480 * multiple and of == label:
+            found[match[1]] = np.array([sets[x] for x in sorted(sets)])
+    return found
+
+
 def test_differences_of_the_leaderboard():
-    results = read_results("leaderboard")
-    p_values, powers = {}, []
-    reference = cosines_of(results, "AdamW", "last")
-    classes = {"schedule-free AdamW": "ScheduleFreeAdamW", "PACE": "Pace"}
-    for one_run, cosine, *cells, found in read_table("leaderboard.md"):
-        name, label = one_run.split(", ")
-        family = family_of(results, classes.get(name, name), "constant")
-        curve = closest([x.read_through(label) for x in family], reference, summarize=max)
-        of_cosine, of_label = cosine.replace("live", "last").split(", ")
-        cosines = cosines_of(results, of_cosine, of_label)
-        gaps = [gap_at(results, curve, m, cosines) for m in results.multiples]
-        assert cells == [f"{gap.mean:+.3f} ± {gap.half_width:.3f}" for gap in gaps], one_run
-        assert {gap.reported_seeds for gap in gaps} == {4}
-        expected = [f"{true_difference_found(gap.stderr, 4):.3f}" for gap in gaps]
-        assert found == ", ".join(expected), (one_run, cosine)
-        for m, gap in zip(results.multiples, gaps, strict=True):
-            p = 2 * stats.t.sf(abs(gap.mean / gap.stderr), 3)
-            p_values[one_run, cosine, m] = float(p)
-            powers.append(power(0.01, gap.stderr, 4))
+    """By hand, from the lines of the records."""
+    lines, p_values = read_lines("leaderboard"), {}
+    for one, other, *cells, powers in read_table("leaderboard.md"):
+        found = []
+        for multiple, cell in zip((1, 2, 4), cells, strict=True):
+            ours, theirs = (losses_of_method(lines, x, multiple) for x in (one, other))
+            assert ours.keys() == theirs.keys() == {str(x) for x in range(11, 19)}
+            each = np.stack([ours[seed] - theirs[seed] for seed in sorted(ours)])
+            assert each.shape == (8, 32)
+            of_seeds, of_sets = each.mean(axis=1), each.mean(axis=0)
+            p_values[one, other, multiple] = float(stats.ttest_1samp(of_seeds, 0).pvalue)
+            mean = of_seeds.mean()
+            half_width = max(
+                stats.t.ppf(0.975, 7) * stats.sem(of_seeds),
+                stats.t.ppf(0.975, 31) * stats.sem(of_sets),
+            )
+            shown = re.fullmatch(r"([+-][0-9.]+) ± ([0-9.]+)(?:, (better|worse|equal))?", cell)
+            assert shown, cell
+            assert f"{mean:+.3f}" == shown[1], (one, other)
+            assert abs(half_width - float(shown[2])) < 0.0011, (one, other)
+            low, high = mean - half_width, mean + half_width
+            decided = {
+                "better": high < -0.01,
+                "worse": low > 0.01,
+                "equal": -0.01 < low < high < 0.01,
+            }
+            assert shown[3] == next((x for x, holds in decided.items() if holds), None)
+            found.append(power_for_the_margin(half_width, 8))
+        assert [float(x) for x in powers.split(", ")] == pytest.approx(found, abs=0.03)
     page = " ".join((EVIDENCE / "leaderboard.md").read_text("utf-8").split())
-    assert f"There are {len(p_values)} comparisons.** Seven intervals" in page
-    assert sum(p < 0.05 for p in p_values.values()) == 7
-    assert f"a probability of {100 * min(powers):.0f} to {100 * max(powers):.0f}%" in page
-    assert holm(p_values) == [
-        ("Muon, f25", "Muon, f25", 1, "0.0012"),
-        ("Muon, f25", "Muon, live", 1, "0.0014"),
-    ]
+    assert f"There are {len(p_values)} comparisons" in page
+    assert f"leave out zero in {sum(p < 0.05 for p in p_values.values())}" in page
+    assert f"leaves {len(holm(p_values))}" in page
 
 
 def test_differences_of_the_laptop_study():
