@@ -66,7 +66,7 @@ def _reported(run: RunResult) -> dict[float, np.ndarray]:
 def make_table(results: Results, base: str, prefix: str = "") -> Table:
     """Returns the losses and the differences of all groups to the one that is called `base`.
 
-    The losses are means over the seeds by which settings are selected, at the last point.
+    The losses are the mean validation losses, at the last point, over the seeds.
 
     Raises:
       InputError: if there is no such group or no such set.
@@ -125,8 +125,7 @@ def run(arguments: argparse.Namespace) -> int:
         "token, ± half the 95% interval by Student's t over the seeds, or over the sets, whichever "
         f"is wider. *Better* and *worse*: the whole interval is beyond {MARGIN:g}; *equal*: it is "
         f"within. *Power* is the probability that a two-sided t test at 5% finds a true difference "
-        f"of {MARGIN:g}. *Loss* is the mean over the seeds at the last point, on the sets that "
-        "select."
+        f"of {MARGIN:g}. *Loss* is the mean validation loss over the seeds at the last point."
     ]
     for prefix, table in tables.items():
         if prefix:

@@ -4,7 +4,9 @@ A branch whose batch grows is read out through the average at its stop, and so i
 many tokens, and after as many updates: there between two evaluations, linearly in the log of the
 tokens. Differences are paired by seed. Where branches of one point take several multiples of the
 batch from their first update on, the largest one that costs nothing is the one up to which no mean
-difference at equal tokens is above the margin. The tables go between <!-- larger batches --> and
+difference at equal tokens is above the margin; relative to the trunk, and to the best of it and of
+branches with its batch at other rates. With two such points, the power of the tokens that the
+largest ones follow is computed for each seed. The tables go between <!-- larger batches --> and
 <!-- end --> of the page.
 """
 
@@ -12,7 +14,7 @@ import argparse
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -22,11 +24,39 @@ from anytime_jax.errors import InputError
 from anytime_jax.tables import Table, numbers
 from anytime_lab import page_block
 from anytime_lab.study import study_files
-from anytime_lab.study.results import LOSS, Results, RunResult
-from anytime_lab.study.selection import MARGIN, Gap, gap_of
+from anytime_lab.study.results import LOSS, Results, RunResult, compared_settings
+from anytime_lab.study.selection import MARGIN, gap_of
 from anytime_lab.table_text import to_markdown
 
 EXAMPLES = ("--study=batches --page=lab/evidence/batches.md",)
+
+_NAMED = {"batch_growth", "schedule.peak"}  # settings that have columns of their own
+Seed = tuple[int, int]
+Pair = tuple[np.ndarray, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Rule:
+    """What branches of one point have in common beside their batches.
+
+    Attributes:
+      start: multiple at which they leave their trunk, and `stop`, at which they end.
+      peak: the trunk's peak.
+      rate: what the branch's peak is: "kept", "times the root" of the first multiple of the batch,
+        or "times 0.707".
+      others: names of the other settings that differ.
+    """
+
+    start: float
+    stop: float
+    peak: float
+    rate: str
+    others: tuple[str, ...]
+
+    @property
+    def at_any_point(self) -> tuple[float, str, tuple[str, ...]]:
+        """The rule without its point."""
+        return self.peak, self.rate, self.others
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -34,40 +64,54 @@ class Growth:
     """How the batch and the rate of branches differ from those of their trunk.
 
     Attributes:
-      start: multiple at which they leave their trunk, and `stop`, at which they end.
-      rate: the peak over the trunk's, as a power of the first multiple of the batch.
-      sizes: multiples of the trunk's batch, each with the multiple from which on it is.
-      peak: the trunk's peak.
+      sizes: multiples of the trunk's batch, each with the multiple from which on it is; none for a
+        branch that keeps the batch.
       updates: updates of a branch, with those of its trunk, to its stop.
     """
 
-    start: float
-    stop: float
-    rate: float
+    rule: Rule
     sizes: tuple[tuple[float, int], ...]
-    peak: float
     updates: int
 
     @property
-    def is_at_once(self) -> bool:
-        """Whether the batch takes one multiple, from the first update on."""
-        return len(self.sizes) == 1 and self.sizes[0][0] == self.start
+    def at_once(self) -> int:
+        """The multiple of the batch that is taken from the first update on; 0 if there are more."""
+        if not self.sizes:
+            return 1
+        ((start, size), *more) = self.sizes
+        return size if start == self.rule.start and not more else 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Branches of one growth minus their trunks, after equal tokens and after equal updates."""
+    """Branches of one growth minus their trunks, float64[seeds, sets].
+
+    Attributes:
+      seeds: the seeds, in order.
+      at_tokens: after equal tokens, and `at_updates` after equal updates.
+    """
 
     growth: Growth
-    at_tokens: Gap
-    at_updates: Gap
+    seeds: Sequence[Seed]
+    at_tokens: np.ndarray
+    at_updates: np.ndarray
+
+    def cost(self, seed: Seed) -> float:
+        """Returns the mean difference of a seed over the sets, at equal tokens."""
+        return float(self.at_tokens[self.seeds.index(seed)].mean())
+
+    @property
+    def share_kept(self) -> float:
+        """What the branch keeps of what its trunk gains by the tokens that it has read more."""
+        cost, gain = self.at_tokens.mean(), -self.at_updates.mean()
+        return float(gain / (cost + gain))
 
 
 def compare(results: Results) -> list[Comparison]:
     """Returns the comparisons of a study, sorted; raises an InputError if it has none."""
     by_name = {run.name: run for run in results.runs}
     trunks = {run.name: run.trunk for run in results.study.runs}
-    found: dict[Growth, list[tuple[np.ndarray, np.ndarray]]] = {}
+    found: dict[Growth, dict[Seed, Pair]] = {}
     for run in results.runs:
         config, trunk = results.configs[run.name], by_name.get(trunks[run.name] or "")
         if trunk is None or run.state != "finished":
@@ -77,35 +121,45 @@ def compare(results: Results) -> list[Comparison]:
             continue
         ours = run.reported[LOSS][run.stop][results.average]
         at_updates = growth.updates / results.clock.chinchilla_time
-        after_tokens = _losses_at(trunk, results.average, growth.stop)
+        after_tokens = _losses_at(trunk, results.average, growth.rule.stop)
         after_updates = _losses_at(trunk, results.average, at_updates)
         if after_tokens is not None and after_updates is not None:
             pair = np.array(ours) - after_tokens, np.array(ours) - after_updates
-            found.setdefault(growth, []).append(pair)
-    if not found:
+            found.setdefault(growth, {})[run.seed] = pair
+    if not any(growth.sizes for growth in found):
         raise InputError(
             f"study {results.study.name}: no branch with a larger batch is finished and its trunk "
             "evaluated where it ends: train them first (anytime sweep --run)"
         )
     return [
-        Comparison(growth, *(gap_of(np.stack(x)) for x in zip(*pairs, strict=True)))
+        Comparison(growth, sorted(pairs), *(np.stack(x) for x in zip(*_sorted(pairs), strict=True)))
         for growth, pairs in sorted(found.items())
     ]
 
 
+def _sorted(pairs: Mapping[Seed, Pair]) -> list[Pair]:
+    return [pairs[seed] for seed in sorted(pairs)]
+
+
 def _growth(config: Config, trunk: Config) -> Growth | None:
-    """How a branch differs from its trunk; None if its batch is not larger."""
+    """How a branch differs from its trunk; None for the same batch and peak, and for a decay."""
     clock, start = config.clock, config.branch_step or 0
     base = clock.span(start - 1)
-    phases = [x for x in clock.phases if x.step >= start]
-    if not phases or clock == trunk.clock:
+    phases = [x for x in clock.phases if x.step >= start] if clock != trunk.clock else []
+    ratio = config.learning_rate.peak / trunk.learning_rate.peak
+    if config.decay.horizon or (not phases and ratio == 1):
         return None
     sizes = tuple((clock.multiple(x.step), x.span // base) for x in phases)
-    ratio = config.learning_rate.peak / trunk.learning_rate.peak
-    rate = round(math.log(ratio, sizes[0][1]), 3)
+    root = math.sqrt(sizes[0][1]) if sizes else 1.0
+    rate = "kept" if ratio == 1 else f"times {ratio:.3g}"
+    if root > 1 and math.isclose(ratio, root, rel_tol=1e-2):  # peaks are rounded
+        rate = "times the root"
+    ours, theirs = compared_settings(config), compared_settings(trunk)
+    others = {name for name in ours if ours[name] != theirs.get(name)} - _NAMED
     step = config.stop_rule.step or 0
     points = clock.multiple(start), clock.multiple(step)
-    return Growth(*points, rate, sizes, trunk.learning_rate.peak, step)
+    rule = Rule(*points, trunk.learning_rate.peak, rate, tuple(sorted(others)))
+    return Growth(rule, sizes, step)
 
 
 def _losses_at(run: RunResult, label: str, multiple: float) -> np.ndarray | None:
@@ -121,53 +175,126 @@ def _losses_at(run: RunResult, label: str, multiple: float) -> np.ndarray | None
     return None
 
 
-def largest_free(comparisons: Sequence[Comparison]) -> float:
-    """Returns the multiple up to which the cost at equal tokens is within `MARGIN`.
+def largest_free(costs: Mapping[int, float]) -> float:
+    """Returns the multiple up to which the cost is within `MARGIN`.
 
-    Between two multiples, the cost is linear in the log of the multiple; 1 costs nothing. Infinite
-    if all that were tried are within.
+    Between two multiples, the cost is linear in the log of the multiple. Infinite if all that were
+    tried are within.
+
+    Examples:
+      >>> largest_free({1: 0.0, 2: 0.005, 4: 0.015})
+      2.8284271247461903
     """
-    points = [(1, 0.0), *sorted((x.growth.sizes[0][1], x.at_tokens.mean) for x in comparisons)]
-    for (before, low), (after, high) in itertools.pairwise(points):
+    for (before, low), (after, high) in itertools.pairwise(sorted(costs.items())):
         if high > MARGIN:
-            return before * (after / before) ** ((MARGIN - low) / (high - low))
+            share = max((MARGIN - low) / (high - low), 0.0)  # the first cost may be above it
+            return before * (after / before) ** share
     return math.inf
 
 
+def costs_by_seed(
+    of_rule: Sequence[Comparison], best: Comparison | None = None
+) -> dict[Seed, dict[int, float]]:
+    """Returns the costs at equal tokens by multiple of the batch, for each seed that has all.
+
+    They are relative to the trunk, or to branches with its batch at the `best` other rate.
+    """
+    every = [*of_rule, *([best] if best else [])]
+    found: dict[Seed, dict[int, float]] = {}
+    for seed in sorted(set.intersection(*({*x.seeds} for x in every))):
+        base = best.cost(seed) if best else 0.0
+        costs = {x.growth.at_once: x.cost(seed) - base for x in of_rule}
+        found[seed] = {1: -base, **costs}
+    return found
+
+
+def find_largest(comparisons: Sequence[Comparison]) -> dict[Rule, tuple[list[float], float, float]]:
+    """Returns the largest multiples that cost nothing, by rule.
+
+    They are those of each seed relative to the trunk, and those of the means, relative to the trunk
+    and to the best rate of its batch.
+    """
+    found: dict[Rule, tuple[list[float], float, float]] = {}
+    rules = {x.growth.rule for x in comparisons if x.growth.at_once > 1}
+    for rule in sorted(rules):
+        of_rule = [x for x in comparisons if x.growth.rule == rule and x.growth.at_once > 1]
+        at = dataclasses.replace(rule, rate="", others=())
+        same = [
+            x
+            for x in comparisons
+            if not x.growth.sizes and dataclasses.replace(x.growth.rule, rate="", others=()) == at
+        ]
+        best = min(same, key=lambda x: x.at_tokens.mean(), default=None)
+        if best and best.at_tokens.mean() >= 0:
+            best = None  # it is the trunk
+        each = costs_by_seed(of_rule)
+        of_mean = largest_free(_means(each)), largest_free(_means(costs_by_seed(of_rule, best)))
+        found[rule] = [largest_free(costs) for costs in each.values()], *of_mean
+    return found
+
+
+def _means(costs: Mapping[Seed, Mapping[int, float]]) -> dict[int, float]:
+    names = next(iter(costs.values()), {})
+    return {k: float(np.mean([x[k] for x in costs.values()])) for k in names}
+
+
 def make_tables(results: Results) -> Iterator[Table]:
-    """Yields the differences of each growth, and the largest multiples that cost nothing."""
+    """Yields the differences, the largest multiples that cost nothing, and their powers."""
     comparisons = compare(results)
-    names = ["from", "to", "batch", "rate", "trunk's peak", "updates", "trunk's", "seeds"]
-    table = Table("", [*names, *numbers("at equal tokens", "at equal updates")])
+    names = ["from", "to", "batch", "rate", "also changed", "trunk's peak", "updates", "trunk's"]
+    cells = ["seeds", "at equal tokens", "at equal updates", "share kept"]
+    table = Table("", [*names, *numbers(*cells)])
     for x in comparisons:
-        growth = x.growth
+        growth, rule = x.growth, x.growth.rule
         sizes = ", ".join(
-            f"{size} times" + ("" if growth.is_at_once else f" from {m:g}x")
+            f"{size} times" + ("" if growth.at_once else f" from {m:g}x")
             for m, size in growth.sizes
         )
-        at_stop = round(growth.stop * results.clock.chinchilla_time)
+        at_stop = round(rule.stop * results.clock.chinchilla_time)
+        differences = [str(gap_of(x.at_tokens)), *["-"] * 2]
+        if growth.sizes:
+            differences[1:] = str(gap_of(x.at_updates)), f"{x.share_kept:.2f}"
         table.add_row(
-            *(f"{growth.start:g}x", f"{growth.stop:g}x", sizes, _describe_rate(growth.rate)),
-            *(f"{growth.peak:g}", f"{growth.updates:,}", f"{at_stop:,}", x.at_tokens.seeds),
-            *(str(x.at_tokens), str(x.at_updates)),
+            *(f"{rule.start:g}x", f"{rule.stop:g}x", sizes or "as the trunk's", rule.rate),
+            *(", ".join(rule.others) or "-", f"{rule.peak:g}", f"{growth.updates:,}"),
+            *(f"{at_stop:,}", len(x.seeds), *differences),
         )
     yield table
-    free = Table("", ["from", "to", "rate", "trunk's peak", *numbers("multiple", "tried to")])
-    groups: dict[tuple[float, ...], list[Comparison]] = {}
-    for x in comparisons:
-        if x.growth.is_at_once:
-            key = x.growth.start, x.growth.stop, x.growth.rate, x.growth.peak
-            groups.setdefault(key, []).append(x)
-    for (start, stop, rate, peak), group in groups.items():
-        multiple, tried = largest_free(group), max(x.growth.sizes[0][1] for x in group)
-        of_group = f"{start:g}x", f"{stop:g}x", _describe_rate(rate), f"{peak:g}"
-        free.add_row(*of_group, f"{multiple:.1f}" if multiple < math.inf else f"> {tried}", tried)
-    if free.rows:
-        yield free
+    largest = find_largest(comparisons)
+    cells = ["multiple", "of each seed", "against the best rate", "tried to"]
+    free = Table("", ["from", "to", "rate", "also changed", *numbers(*cells)])
+    powers = Table(
+        "", ["rate", "also changed", "between", *numbers("power of the tokens", "seeds")]
+    )
+    for rule, (each, mean, against_best) in largest.items():
+        tried = max(x.growth.at_once for x in comparisons if x.growth.rule == rule)
+        shown = [_multiple(x, tried) for x in (mean, against_best)]
+        free.add_row(
+            *(f"{rule.start:g}x", f"{rule.stop:g}x", rule.rate, ", ".join(rule.others) or "-"),
+            *(shown[0], ", ".join(_multiple(x, tried) for x in each), shown[1], tried),
+        )
+        for other, (later, *_) in largest.items():
+            if other.start > rule.start and other.at_any_point == rule.at_any_point:
+                powers.add_row(
+                    *(rule.rate, ", ".join(rule.others) or "-"),
+                    f"{rule.start:g}x and {other.start:g}x",
+                    _power(np.array(each), np.array(later), other.start / rule.start),
+                    len(each),
+                )
+    yield from (x for x in (free, powers) if x.rows)
 
 
-def _describe_rate(power: float) -> str:
-    return {0.0: "kept", 0.5: "times the root"}.get(power, f"times the multiple^{power:g}")
+def _multiple(multiple: float, tried: int) -> str:
+    return f"{multiple:.1f}" if multiple < math.inf else f"> {tried}"
+
+
+def _power(before: np.ndarray, after: np.ndarray, ratio: float) -> str:
+    """The power of the tokens that largest multiples of some seeds follow, with its interval."""
+    if not (np.isfinite(before).all() and np.isfinite(after).all()):
+        return "not known: some are above all that were tried"
+    each = np.log(after / before) / math.log(ratio)
+    gap = gap_of(each[:, None])
+    return f"{gap.mean:.2f} ± {gap.half_width:.2f}"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -182,7 +309,7 @@ def run(arguments: argparse.Namespace) -> int:
     warnings: list[str] = []
     with study_files.open_study(arguments.study, trust=arguments.trust) as study:
         results = Results(study, arguments.average, warn=warnings.append)
-        first, *free = make_tables(results)
+        first, *others = make_tables(results)
     finished = sum(run.state == "finished" for run in results.runs)
     parts = [
         f"Study `{results.study.name}`: {finished} of {len(results.runs)} runs are finished. "
@@ -190,15 +317,19 @@ def run(arguments: argparse.Namespace) -> int:
         "its trunk's, ± half the 95% interval by Student's t over the seeds, or over the sets, "
         f"whichever is wider. *Better* and *worse*: the whole interval is beyond {MARGIN:g}; "
         "*equal*: it is within. Updates are those of the branch with its trunk's before it, and "
-        "those of the trunk after as many tokens.",
+        "those of the trunk after as many tokens. *Share kept* is what the branch keeps of what "
+        "its trunk gains by the tokens that the branch has read more after equal updates.",
         to_markdown(first),
     ]
-    for table in free:
-        parts += [
-            f"The largest multiple of the batch that costs at most {MARGIN:g} in the mean at equal "
-            "tokens, linearly in its log between two that were tried:",
-            to_markdown(table),
-        ]
+    titles = (
+        f"The largest multiple of the batch that costs at most {MARGIN:g} at equal tokens, "
+        "linearly in its log between two that were tried: by the mean over the seeds, of each "
+        "seed, and by the mean relative to the best rate of the trunk's batch:",
+        "The power of the tokens that the largest multiples follow, ± half the 95% interval by "
+        "Student's t over the seeds:",
+    )
+    for title, table in zip(titles, others, strict=False):
+        parts += [title, to_markdown(table)]
     text = "\n\n".join(parts)
     page_block.replace_block(arguments.page, "larger batches", text, title="Larger batches")
     for line in (*warnings, f"{len(first.rows)} comparisons: {arguments.page}"):

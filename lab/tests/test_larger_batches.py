@@ -12,6 +12,7 @@ from anytime_jax.errors import InputError
 from anytime_lab import larger_batches
 from anytime_lab.study.plan import Study, branches, chain, decays, grid, runs, seeds, values
 from anytime_lab.study.results import Results
+from anytime_lab.study.selection import MARGIN, gap_of
 
 PEAK, BATCH = 0.01, 32
 COSTS = {2: 0.002, 4: 0.006, 8: 0.03}  # of a multiple of the batch, at 2x
@@ -25,18 +26,28 @@ def make_study():
     root = values("schedule.peak", PEAK * math.sqrt(4))
     space = chain(values("batch_growth", *sizes), grid(values("batch_growth", sizes[1]), root))
     later = values("batch_growth", {"1x": 2 * BATCH, "1.5x": 4 * BATCH})
-    larger = branches("larger", trunks, "1x", chain(space, later), "2x")
-    return Study("larger", synthetic_study.ROOT, chain(trunks, larger))
+    other = [{"schedule.peak": PEAK / 2}]  # with the trunk's batch
+    decay = [{"batch_growth": sizes[0], "optimizer.weight_decay": 0.2}]
+    larger = branches("larger", trunks, "1x", chain(space, later, other, decay), "2x")
+    # From 2x on, four times as large a batch costs what it costs at 1x.
+    late = branches(
+        "larger", trunks, "2x", [{"batch_growth": {"2x": BATCH * 4 * k}} for k in COSTS], "4x"
+    )
+    return Study("larger", synthetic_study.ROOT, chain(trunks, larger, late))
 
 
 def loss(run, multiple, label, seed=0):
     settings = run.settings
     trunk = 3 + 0.1 * seed - 0.5 * math.log2(multiple) - 0.2 * (label == "f25")
+    peak = settings["schedule"]["peak"]
+    if peak < PEAK:
+        return trunk - 0.004
     growth = settings.get("batch_growth")
     if not growth:
         return trunk
-    cost = COSTS[growth["1x"] // BATCH] + 0.1 * (settings["schedule"]["peak"] > PEAK)
-    return trunk + cost + NOISE[seed]
+    point = min(growth)
+    multiple = growth[point] // BATCH // (4 if point == "2x" else 1)
+    return trunk + COSTS[multiple] + 0.1 * (peak > PEAK) + NOISE[seed]
 
 
 @pytest.fixture(name="root")
@@ -58,37 +69,65 @@ def read(root):
 
 def test_costs_are_paired_differences_to_the_trunk(results):
     """At equal tokens, and at equal updates: there on a line in the log of the tokens."""
-    comparisons = larger_batches.compare(results)
-    assert [x.growth.sizes for x in comparisons] == [
-        ((1.0, 2),), ((1.0, 2), (1.5, 4)), ((1.0, 4),), ((1.0, 8),), ((1.0, 4),),
-    ]  # fmt: skip
-    assert [x.growth.rate for x in comparisons] == [0, 0, 0, 0, 0.5]
+    comparisons = [x for x in larger_batches.compare(results) if x.growth.rule.start == 1]
+    found = [(x.growth.rule.rate, x.growth.rule.others, x.growth.sizes) for x in comparisons]
+    kept = [((1.0, 2),), ((1.0, 2), (1.5, 4)), ((1.0, 4),), ((1.0, 8),)]
+    assert found == [
+        *(("kept", (), sizes) for sizes in kept),
+        ("kept", ("optimizer.weight_decay",), ((1.0, 2),)),
+        ("times 0.5", (), ()),
+        ("times the root", (), ((1.0, 4),)),
+    ]
     noise = np.array([*NOISE.values()])
     first = comparisons[0]
     assert first.growth.updates == 480 + 240
-    assert first.at_tokens.mean == pytest.approx(COSTS[2] + noise.mean())
+    gap = gap_of(first.at_tokens)
+    assert gap.mean == pytest.approx(COSTS[2] + noise.mean())
     test = stats.ttest_1samp(COSTS[2] + noise, 0).confidence_interval()
-    assert first.at_tokens.half_width == pytest.approx((test.high - test.low) / 2)
+    assert gap.half_width == pytest.approx((test.high - test.low) / 2)
     ahead = 0.5 * math.log2(2 / 1.5)  # of the trunk at 720 updates, which is 1.5x
-    assert first.at_updates.mean == pytest.approx(COSTS[2] + noise.mean() - ahead)
-    assert comparisons[4].at_tokens.mean == pytest.approx(COSTS[4] + 0.1 + noise.mean())
+    assert first.at_updates.mean() == pytest.approx(COSTS[2] + noise.mean() - ahead)
+    assert first.share_kept == pytest.approx(1 - (COSTS[2] + noise.mean()) / ahead)
+    assert comparisons[-1].at_tokens.mean() == pytest.approx(COSTS[4] + 0.1 + noise.mean())
 
 
-def test_largest_free_multiple_is_where_the_line_of_costs_crosses_the_margin(results):
-    kept = [x for x in larger_batches.compare(results) if not x.growth.rate]
-    at_once = [x for x in kept if x.growth.is_at_once]
-    low, high = (COSTS[k] + np.mean([*NOISE.values()]) for k in (4, 8))
-    expected = 4 * 2 ** ((larger_batches.MARGIN - low) / (high - low))
-    assert larger_batches.largest_free(at_once) == pytest.approx(expected)
-    assert larger_batches.largest_free(at_once[:2]) == math.inf
+def crossing(costs):
+    """Where the line between the last two of three costs, at 4 and 8 times, is at the margin."""
+    return 4 * 2 ** ((MARGIN - costs[1]) / (costs[2] - costs[1]))
 
 
-def test_command_writes_both_tables(root, tmp_path):
+def test_largest_free_multiples_are_where_the_lines_of_costs_cross_the_margin(results):
+    found = larger_batches.find_largest(larger_batches.compare(results))
+    at_1x, at_2x = (found[x] for x in found if x.rate == "kept" and not x.others)
+    costs = np.array([*COSTS.values()])
+    for each, factor in ((at_1x, 1), (at_2x, 4)):
+        expected = [factor * crossing(costs + x) for x in NOISE.values()]
+        assert each[0] == pytest.approx(expected)
+        assert each[1] == pytest.approx(factor * crossing(costs + np.mean([*NOISE.values()])))
+    # The other rate is 0.004 below the trunk at 1x, and was not tried at 2x.
+    low, high, _ = costs + 0.004 + np.mean([*NOISE.values()])
+    assert at_1x[2] == pytest.approx(2 * 2 ** ((MARGIN - low) / (high - low)))
+    assert at_2x[2] == at_2x[1]
+    assert larger_batches.largest_free({1: 0.0, 2: 0.005, 4: 0.009}) == math.inf
+    assert larger_batches.largest_free({1: 0.02, 2: 0.03}) == 1
+
+
+def test_power_of_the_tokens_is_that_of_each_seed():
+    text = larger_batches._power(np.array([2.0, 2.0, 4.0]), np.array([4.0, 8.0, 8.0]), 4)
+    each = [0.5, 1.0, 0.5]
+    test = stats.ttest_1samp(each, 0).confidence_interval()
+    assert text == f"{np.mean(each):.2f} ± {(test.high - test.low) / 2:.2f}"
+    assert "not known" in larger_batches._power(np.array([2.0]), np.array([math.inf]), 4)
+
+
+def test_command_writes_all_tables(root, tmp_path):
     page = tmp_path / "page.md"
     assert run_command(larger_batches, [f"--study={root}", f"--page={page}"]) == 0
     text = page.read_text()
-    assert "| 1x | 2x | 2 times from 1x, 4 times from 1.5x | kept | 0.01 | 660 | 960 | 3 |" in text
-    assert "| 1x | 2x | times the root | 0.01 |" in text
+    assert "| 1x | 2x | 2 times from 1x, 4 times from 1.5x | kept | - | 0.01 | 660 | 960 |" in text
+    assert "| 1x | 2x | as the trunk's | times 0.5 | - |" in text
+    # Four times as large after twice the tokens.
+    assert "| kept | - | 1x and 2x | 2.00 ± 0.00 | 3 |" in text
 
 
 def test_a_batch_that_grows_as_the_trunk_s_is_not_larger(tmp_path):

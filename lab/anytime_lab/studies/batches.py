@@ -5,16 +5,22 @@
     anytime larger-batches --study=batches --page=lab/evidence/batches.md
 
 The leaderboard's decoder and AdamW at a constant rate to 6x. From 1x to 1.5x, and from 4x to 6x, a
-branch takes a multiple of the batch, at the trunk's rate or at the rate times the root of the
-multiple. Losses are those on the 12 packages that select. All runs of one seed are trained, then
-those of the next.
+branch takes a multiple of the batch. Either it takes the rate times the root of the multiple, and
+Adam's memories and the weight decay stay the same in tokens (`scaled`), or all stays as it is but
+the batch (`kept`). Branches with the trunk's batch and another rate show what the rate alone does.
+Losses are those on the 12 packages that select. All runs of one seed are trained, then those of the
+next.
 
-Cost:   153M tokens: 40 minutes of two idle CPU cores.
+Cost:   220M tokens: 50 minutes of two idle CPU cores.
 Result: lab/evidence/batches.md, with the command that writes it
 """
 
+import math
+from collections.abc import Mapping, Sequence
+
 from ml_collections import ConfigDict
 
+from anytime_jax.optimizers import AdamW
 from anytime_lab.studies.leaderboard import PEAKS
 from anytime_lab.studies.leaderboard_peaks import METHODS, peak_changes
 from anytime_lab.study.plan import (
@@ -23,17 +29,17 @@ from anytime_lab.study.plan import (
     StudyRun,
     branches,
     chain,
-    paired,
     runs,
     seeds,
-    values,
 )
 
 ROOT = "runs/studies/batches"
-SEEDS = (21, 22, 23)
+SEEDS = (21, 22, 23, 24)
 PEAK = PEAKS["constant"]  # the best for all budgets
-MULTIPLES = (2, 4, 8, 16)
 POINTS = {"1x": "1.5x", "4x": "6x"}  # where branches leave the trunk, and where they end
+SCALED: Mapping[str, Sequence[int]] = {"1x": (2, 3, 4, 8), "4x": (2, 4, 8, 16)}
+KEPT: Mapping[str, Sequence[int]] = {"1x": (2, 4), "4x": (2, 4, 8)}
+FACTORS = (0.5**0.5, 2**0.5)  # of the rate, with the trunk's batch
 
 
 def get_study() -> Study:
@@ -49,14 +55,18 @@ def get_config(name: str = "") -> ConfigDict:
 
 def of_seed(number: int) -> list[StudyRun]:
     """Returns the trunk of a seed and its branches."""
-    config = trunk()
-    trunks = runs("trunk", config, seeds(number), ROOT)
-    larger_ones = (
-        branches(name, trunks, at, larger(config.batch_size, at, power), stop)
-        for name, power in (("kept", 0.0), ("root", 0.5))
-        for at, stop in POINTS.items()
-    )
-    return chain(trunks, *larger_ones)
+    trunks = runs("trunk", trunk(), seeds(number), ROOT)
+    found = [trunks]
+    for at, stop in POINTS.items():
+        grown = [larger(at, multiple) for multiple in KEPT[at]]
+        scaled = [larger(at, multiple) | scales(multiple) for multiple in SCALED[at]]
+        for name, space in (
+            ("kept", grown),
+            ("scaled", scaled),
+            (f"rate_at_{at}", peak_changes(PEAK, FACTORS)),
+        ):
+            found.append(branches(name, trunks, at, space, stop))
+    return chain(*found)
 
 
 def trunk() -> ConfigDict:
@@ -65,17 +75,26 @@ def trunk() -> ConfigDict:
     config = method.config("selection")
     config.schedule.peak = PEAK
     config.stop = max(POINTS.values())
-    config.averages = ("f25",)
+    config.averages = ("f6.25", "f12.5", "f25", "f50")
     config.eval.every = "0.25x"
     return config
 
 
-def larger(batch: int, at: str, rate_power: float = 0.0) -> list[Change]:
-    """Returns changes to each multiple of the batch from a point on.
+def larger(at: str, multiple: int) -> Change:
+    """Returns the change to a multiple of the batch from a point on."""
+    return {"batch_growth": {at: trunk().batch_size * multiple}}
 
-    The peak is multiplied by the multiple to the power `rate_power`.
+
+def scales(multiple: int) -> Change:
+    """Returns the changes that go with a multiple of the batch.
+
+    Sources: for the rate and Adam's memories 2205.10287; the weight decay takes as much of a weight
+    over the same tokens.
     """
-    sizes = values("batch_growth", *({at: batch * multiple} for multiple in MULTIPLES))
-    if not rate_power:
-        return sizes
-    return paired(sizes, peak_changes(PEAK, [multiple**rate_power for multiple in MULTIPLES]))
+    (peak,) = peak_changes(PEAK, [math.sqrt(multiple)])
+    adamw, weight_decay = AdamW(), trunk().optimizer.weight_decay
+    return peak | {
+        "optimizer.b1": adamw.b1**multiple,
+        "optimizer.b2": adamw.b2**multiple,
+        "optimizer.weight_decay": weight_decay * math.sqrt(multiple),
+    }

@@ -50,12 +50,13 @@ class Gap(NamedTuple):
 
         By the standard error of which `half_width` is made; NaN without one.
         """
-        if not self.half_width > 0:
+        half_width, freedom = self._interval
+        if not half_width > 0:
             return math.nan
-        edge = special.stdtrit(self.seeds - 1, 0.975)
-        shift = MARGIN / self.half_width * edge
+        edge = special.stdtrit(freedom, 0.975)
+        shift = MARGIN / half_width * edge
         # The square of a noncentral t is a noncentral F, whose distribution is exact at all shifts.
-        return float(1 - special.ncfdtr(1, self.seeds - 1, shift**2, edge**2))
+        return float(1 - special.ncfdtr(1, freedom, shift**2, edge**2))
 
     @property
     def decision(self) -> str:
@@ -83,12 +84,18 @@ class Gap(NamedTuple):
 
         By Student's t; NaN with one seed.
         """
+        return self._interval[0]
+
+    @property
+    def _interval(self) -> tuple[float, int]:
+        """`half_width`, and the degrees of freedom of its Student's t."""
         if self.seeds < 2:
-            return math.nan
-        over_seeds = special.stdtrit(self.seeds - 1, 0.975) * self.stderr
-        if self.sets < 2:
-            return float(over_seeds)
-        return float(max(over_seeds, special.stdtrit(self.sets - 1, 0.975) * self.stderr_of_sets))
+            return math.nan, 0
+        widths = [(float(special.stdtrit(self.seeds - 1, 0.975) * self.stderr), self.seeds - 1)]
+        if self.sets > 1:
+            over_sets = special.stdtrit(self.sets - 1, 0.975) * self.stderr_of_sets
+            widths.append((float(over_sets), self.sets - 1))
+        return max(widths)
 
 
 class Selections(NamedTuple):

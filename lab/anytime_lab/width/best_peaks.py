@@ -315,10 +315,11 @@ def run(arguments: argparse.Namespace) -> int:
     text = "\n\n".join(
         (
             f"Study `{results.study.name}`: {finished} of {len(results.runs)} runs are finished. "
-            "Losses are means over the sets that are reported. Intervals are those of the fit, by "
-            "Student's t. *Given away* is the loss, in nats per token, that the best peak of the "
-            "base, which is the base width or the least width or budget, costs; the errors of the "
-            "two peaks add to it. ‡: outside the peaks that were tried.",
+            f"Losses are means over {max(len(results.reported_sets), 1)} validation sets. "
+            "Intervals are those of the fit, by Student's t. *Given away* is the loss, in nats per "
+            "token, that the best peak of the base, which is the base width or the least width or "
+            "budget, costs; the errors of the two peaks add to it. ‡: outside the peaks that were "
+            "tried.",
             to_markdown(peaks),
             "Curvature is in nats per octave squared, the residual in nats.",
             to_markdown(fits),

@@ -5,10 +5,12 @@ import statistics
 
 import pytest
 import synthetic_study
+from scipy import stats
 from synthetic_study import MULTIPLES, PEAKS, expected_loss, write_study
 
 from anytime_lab.study.results import Results
 from anytime_lab.study.selection import (
+    Gap,
     at_grid_edge,
     closest,
     common_multiples,
@@ -81,6 +83,15 @@ def test_gap_has_the_standard_error_over_seeds(results, cosines):
         expected = ((first + second) / 2, abs(first - second) / 2, second, 2)
         assert gap[:4] == pytest.approx(expected, abs=1e-12)
     assert {gap.seeds for gap in gaps.values()} >= {2}
+
+
+@pytest.mark.parametrize(("of_seeds", "of_sets", "freedom"), [(3e-3, 1e-3, 7), (1e-3, 3e-3, 31)])
+def test_power_is_that_of_the_wider_interval(of_seeds, of_sets, freedom):
+    gap = Gap(0.0, of_seeds, 0.0, 8, of_sets, 32)
+    edge = stats.t.ppf(0.975, freedom)
+    assert gap.half_width == pytest.approx(3e-3 * edge)
+    found = stats.nct(freedom, 0.01 / 3e-3)
+    assert gap.power == pytest.approx(found.sf(edge) + found.cdf(-edge), rel=1e-6)
 
 
 def test_at_grid_edge_names_the_settings(results):
