@@ -1,38 +1,38 @@
 """What should one hand to those who tune? Four models at 4x, tuned for a short time on English.
 
     anytime sweep --study=finetunes --run --jobs=2
-    anytime differences --study=finetunes --base=wsd-peak=0.004 --page=finetunes.md
+    anytime differences --study=finetunes --average=last --base=wsd-horizon=0.25x-peak=0.004 \
+        --page=finetunes.md
 
 Each model of `finetune_starts` (a constant rate by its live weights and through f25, its decay, and
-a cosine) is tuned on the documentation of 28 packages for 0.25x, 492,000 tokens, by a cosine with
-five peaks. The peak of each is selected on 4 packages of English; losses are reported on 8 others
-of English and on 32 of Python. lab/evidence/finetunes.md has the commands that export the models.
+a cosine) is tuned on the documentation of 28 packages by cosines of two lengths, 0.25x and 0.0625x
+(492,000 and 123,000 tokens), each with five peaks. Peaks are selected on 4 packages of English;
+losses are reported on 8 others of English and on 32 of Python. lab/evidence/finetunes.md has the
+commands that export the models.
 
-Cost:   30M tokens: 20 minutes of two idle CPU cores.
+Cost:   61M tokens in 200 runs: 40 minutes of two idle CPU cores.
 Result: lab/evidence/finetunes.md
 """
 
 from ml_collections import ConfigDict
 
+from anytime_lab.package_text import download
 from anytime_lab.studies import finetune_starts
-from anytime_lab.studies.finetune_starts import SEEDS, on_both_texts
+from anytime_lab.studies.finetune_starts import SEEDS
 from anytime_lab.studies.leaderboard_peaks import DATA, METHODS
-from anytime_lab.study.plan import Study, chain, grid, runs, seeds, values
+from anytime_lab.study.plan import Study, StudyRun, chain, grid, runs, seeds, values
 
 ROOT = "runs/studies/finetunes"
 STARTS = ("constant", "constant_f25", "wsd", "cosine")
-PEAKS = (0.001, 0.002, 0.004, 0.008, 0.016)
+LENGTHS = {"0.25x": "12 steps", "0.0625x": "3 steps"}  # with their warmups
+PEAKS = (0.002, 0.004, 0.008, 0.016, 0.032)
 
 
 def get_study() -> Study:
-    """Returns the study."""
-    study = (
-        runs(start, tuning(start, seed), grid(values("schedule.peak", *PEAKS), seeds(seed)), ROOT)
-        for start in STARTS
-        for seed in SEEDS
-    )
+    """Returns the study; all runs of one seed are trained, then those of the next."""
     title = "a decoder of 98,304 block parameters, tuned from Python on English."
-    return Study("finetunes", ROOT, chain(*study), title)
+    found = (of_start(start, seed) for seed in SEEDS for start in STARTS)
+    return Study("finetunes", ROOT, chain(*found), title)
 
 
 def get_config(name: str = "") -> ConfigDict:
@@ -40,11 +40,32 @@ def get_config(name: str = "") -> ConfigDict:
     return get_study().run(name).config
 
 
-def tuning(start: str, seed: int) -> ConfigDict:
-    """Returns the configuration of a short tuning from an export of `finetune_starts`."""
+def of_start(start: str, seed: int) -> list[StudyRun]:
+    """Returns the runs from one export of `finetune_starts`."""
     (method,) = (x for x in METHODS if x.name == "cosine")
     config = on_both_texts(method.config("report"))
-    config.data.path = f"{DATA}/english"
     config.initial_weights = f"{finetune_starts.ROOT}/exports/{start}-seed={seed}"
-    config.schedule.update(horizon="0.25x", warmup="12 steps")
+    found = []
+    for length, warmup in LENGTHS.items():
+        config.schedule.warmup = warmup
+        horizon, peaks = values("schedule.horizon", length), values("schedule.peak", *PEAKS)
+        found += runs(start, config, grid(horizon, peaks, seeds(seed)), ROOT)
+    return found
+
+
+def on_both_texts(config: ConfigDict) -> ConfigDict:
+    """Returns a configuration on English that is evaluated on packages of both languages.
+
+    The mean is that of the English packages that select; those that are reported have no weight.
+    """
+    config.data.path = f"{DATA}/english"
+    sets = {
+        f"{x.role}-{x.language}-{x.name}": f"{DATA}/{x.role}/{x.language}/{x.name}"
+        for x in download.read_list()
+        if x.role == "report" or (x.role == "selection" and x.language == "english")
+    }
+    config.eval.sets = ConfigDict(sets)
+    config.eval.weights = ConfigDict({x: 1.0 for x in sets if x.startswith("selection")})
+    config.averages = ()
+    config.eval.positions = ()
     return config
