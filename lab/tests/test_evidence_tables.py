@@ -29,7 +29,7 @@ def read_table(page, number=0):
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 
-def read_lines(study):
+def read_lines(study, metric="loss"):
     """The loss on each reported set, from the lines of an archive: by run, step and weights."""
     losses = {}
     with tarfile.open(EVIDENCE / study / "records.tar.xz") as archive:
@@ -41,7 +41,7 @@ def read_lines(study):
                 row = json.loads(line)
                 for name, loss in row.get("values", {}).items():
                     parts = name.split("/")  # eval/SET/WEIGHTS/loss
-                    if len(parts) == 4 and parts[0] == "eval" and parts[3] == "loss":
+                    if len(parts) == 4 and parts[0] == "eval" and parts[3] == metric:
                         losses.setdefault((run, row["step"], parts[2]), {})[parts[1]] = loss
     return losses
 
@@ -123,6 +123,18 @@ def test_differences_of_the_leaderboard():
     assert f"There are {len(p_values)} comparisons" in page
     assert f"leave out zero in {sum(p < 0.05 for p in p_values.values())}" in page
     assert f"leaves {len(holm(p_values))}" in page
+
+
+def test_seeds_of_the_leaderboard_differ_at_late_positions():
+    names = ("loss", "loss_1_to_8", "loss_9_to_32", "loss_33_to_64", "loss_65_to_128")
+    lines = [read_lines("leaderboard", x) for x in names]
+    rows = read_table("leaderboard.md", 2)
+    assert len(rows) == 6
+    for method, *cells in rows:
+        each = [losses_of_method(x, method, 4) for x in lines]
+        assert {len(x) for x in each} == {8}
+        found = [np.std([y.mean() for y in x.values()], ddof=1) for x in each]
+        assert cells == [f"{x:.3f}" for x in found], method
 
 
 def test_differences_of_the_laptop_study():

@@ -6,8 +6,9 @@
 
 The decoder of the laptop study on the source code of 41 packages, 1x to 4x, of which nothing is
 read twice. All methods have a warmup of 192 updates and a weight decay of 0.1 of the matrices,
-which were the better of two with one earlier seed. A method with a horizon has three runs for each
-budget, one without has three in all. Losses are those on 12 other packages.
+which one earlier seed had selected among two of each for all but AdamW's constant rate (there a
+warmup of 48). A method with a horizon has three runs for each budget, one without has three in all.
+Losses are those on 12 other packages.
 
 Cost:   401M tokens: an hour and a half of two idle CPU cores.
 Result: lab/evidence/leaderboard_peaks.md, with the command that writes it
