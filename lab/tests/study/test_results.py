@@ -89,7 +89,7 @@ def test_incomparable_runs_are_rejected(change, setting, tmp_path):
 def test_two_runs_of_equal_settings_are_rejected(tmp_path):
     study = write_few(tmp_path, study=with_copy("constant-peak=0.01", {}))
     with pytest.raises(InputError, match=r"constant-peak=0\.01 and copy"):
-        Results(study)
+        _ = Results(study).all_curves
 
 
 def test_torn_records_and_other_versions_are_warnings(tmp_path):
