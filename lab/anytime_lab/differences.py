@@ -8,7 +8,6 @@ horizon and through its live weights if it has one. The tables go between <!-- d
 """
 
 import argparse
-import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -19,13 +18,12 @@ from anytime_jax.errors import InputError, nearest
 from anytime_jax.tables import Table, numbers
 from anytime_lab import page_block
 from anytime_lab.study import study_files
+from anytime_lab.study.plan import without_seed
 from anytime_lab.study.results import LOSS, Results, RunResult
 from anytime_lab.study.selection import MARGIN, Gap, gap_of
 from anytime_lab.table_text import to_markdown
 
 EXAMPLES = ("--study=decays --base=adamw-peak=0.00849-weight_decay=0.135 --page=differences.md",)
-
-_SEED = re.compile(r"-seed=\d+")
 
 
 def group_runs(results: Results) -> dict[str, dict[tuple[int, int], RunResult]]:
@@ -33,7 +31,7 @@ def group_runs(results: Results) -> dict[str, dict[tuple[int, int], RunResult]]:
     groups: dict[str, dict[tuple[int, int], RunResult]] = {}
     for run in results.runs:
         if run.losses:
-            groups.setdefault(_SEED.sub("", run.name), {})[run.seed] = run
+            groups.setdefault(without_seed(run.name), {})[run.seed] = run
     return groups
 
 

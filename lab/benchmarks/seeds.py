@@ -14,38 +14,36 @@ in 500 seconds.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import math
-import re
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from anytime_jax.checkpoints import metric_records, run_json, run_ownership
 from anytime_jax.checkpoints.metric_records import RecordWriter
 from anytime_jax.checkpoints.run_json import RunFile
 from anytime_jax.commands.argument_parser import positive_int, seconds
-from anytime_jax.data.prefetch import read_ahead
-from anytime_jax.data.windows import Windows
 from anytime_jax.distributed import sharding
 from anytime_jax.distributed.jax_settings import configure
 from anytime_jax.errors import InputError
 from anytime_jax.storage.paths import storage_path
+from anytime_jax.training import run_data
 from anytime_jax.training.due_steps import evaluation_event
 from anytime_jax.training.evaluator import RunEvaluators, weight_trees
 from anytime_jax.training.plan import Plan, make_plan
 from anytime_jax.training.step import Program, rates_at
 from anytime_lab.study import study_files
-from anytime_lab.study.plan import Study, StudyRun, runs, seeds
+from anytime_lab.study.plan import Study, StudyRun, runs, seeds, without_seed
 from benchmarks import harness, record
-
-_SEEDS = re.compile(r"-seed=\d+$")  # the end of a run's name
 
 
 def main(argv: Sequence[str]) -> int:
@@ -95,7 +93,7 @@ def group_runs(
     """Returns the runs of each setting with some seeds, by the name of the setting."""
     groups: dict[str, list[StudyRun]] = {}
     for run in study.runs:
-        name = _SEEDS.sub("", run.name)
+        name = without_seed(run.name)
         if run.trunk:
             raise InputError(f"{run.name} is a branch of {run.trunk}: give a study without any")
         if name not in groups:
@@ -111,6 +109,8 @@ def make_plans(group: Sequence[StudyRun]) -> list[Plan]:
     """Returns the plans of runs that differ in their seeds alone; all have the first's programs."""
     first, *others = (run.build() for run in group)
     plan = make_plan(first, sharding.make_mesh(first.mesh, jax.devices()[:1]))
+    if len(plan.programs) > 1:
+        raise InputError(f"{group[0].name} has stages of several models: give a study without any")
     return [plan] + [
         dataclasses.replace(plan, config=config, run_dir=storage_path(config.directory))
         for config in others
@@ -158,18 +158,9 @@ def train(plans: Sequence[Plan], together: Together) -> list[float]:
     evaluators = RunEvaluators(
         config, mesh, plan.sets, plan.set_weights, {config.model: together.program}
     )
-    windows = [
-        Windows(x.datasets, x.config.mixture, seed=x.config.data.seed, repeat=config.data.repeat)
-        for x in plans
-    ]
-
-    def read(first: int, size: int) -> jax.Array:
-        return jax.device_put(np.stack([x.batch(first, size, slice(size)) for x in windows]))
-
     rows: list[dict[int, Mapping[str, float]]] = [{} for _ in plans]
-    batches = read_ahead(read, 0, [config.batch_size] * stop)
     states = together.init(np.array([x.config.seed for x in plans]))
-    for step, tokens_SxBxT in enumerate(batches):
+    for step, tokens_SxBxT in zip(range(stop), _batches(plans), strict=False):
         states = together.update(states, tokens_SxBxT, rates_at(config, step))
         if due(step + 1):
             at, trees = evaluators.at(step + 1), together.trees(states)
@@ -187,6 +178,18 @@ def train(plans: Sequence[Plan], together: Together) -> list[float]:
     for each, of_seed in zip(plans, rows, strict=True):
         _write(each, of_seed)
     return [of_seed[stop]["last/loss"] for of_seed in rows]
+
+
+def _batches(plans: Sequence[Plan]) -> Iterator[jax.Array]:
+    """Yields the batches of all runs; their sizes may grow."""
+    with contextlib.ExitStack() as stack:
+        each = [
+            run_data.iterate_batches(x.config, x.mesh, x.datasets, x.program.rules, step=0)
+            for x in plans
+        ]
+        for batches in each:
+            stack.enter_context(contextlib.closing(batches))
+        yield from map(jnp.stack, zip(*each, strict=True))
 
 
 def _write(plan: Plan, rows: Mapping[int, Mapping[str, float]]) -> None:

@@ -55,6 +55,16 @@ def seeds(*numbers: int) -> list[Change]:
     return paired(values("seed", *numbers), values("data.seed", *numbers))
 
 
+def without_seed(name: str) -> str:
+    """Returns the name of a run without its seed, which runs that differ in the seed alone share.
+
+    Examples:
+      >>> without_seed("kept-seed=21-batch_growth=64_at_1x")
+      'kept-batch_growth=64_at_1x'
+    """
+    return re.sub(r"-seed=\d+", "", name)
+
+
 def chain(*lists: Iterable[Item]) -> list[Item]:
     """Returns spaces, or runs, one after another."""
     return [item for items in lists for item in items]

@@ -14,6 +14,7 @@ from lab.benchmarks import seeds as benchmark
 def make_study(data, root):
     config = small_run.settings("unused", data, eval__sets={"a": str(data), "b": str(data)})
     config.eval.positions = (2,)
+    config.batch_growth = {"5 steps": 2 * small_run.BATCH}
     config.optimizer.kind = "schedule_free_adamw"  # which has a read-out that is computed
     return Study("two", str(root), runs("one", config, seeds(1, 2), str(root)))
 
