@@ -15,6 +15,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -52,6 +53,11 @@ class Rule:
     peak: float
     rate: str
     others: tuple[str, ...]
+
+    @property
+    def point(self) -> tuple[float, float, float]:
+        """The trunks and the part of a run that are compared."""
+        return self.start, self.stop, self.peak
 
     @property
     def at_any_point(self) -> tuple[float, str, tuple[str, ...]]:
@@ -208,28 +214,37 @@ def costs_by_seed(
     return found
 
 
-def find_largest(comparisons: Sequence[Comparison]) -> dict[Rule, tuple[list[float], float, float]]:
-    """Returns the largest multiples that cost nothing, by rule.
+class Largest(NamedTuple):
+    """The largest multiples of the batch that cost nothing, infinite if all that were tried do.
 
-    They are those of each seed relative to the trunk, and those of the means, relative to the trunk
-    and to the best rate of its batch.
+    Attributes:
+      of_seeds: relative to the trunk, by seed.
+      of_mean: relative to the trunk, of the mean costs.
+      against_best_rate: as `of_mean`, relative to the best rate of the trunk's batch.
     """
-    found: dict[Rule, tuple[list[float], float, float]] = {}
-    rules = {x.growth.rule for x in comparisons if x.growth.at_once > 1}
-    for rule in sorted(rules):
+
+    of_seeds: Mapping[Seed, float]
+    of_mean: float
+    against_best_rate: float
+
+
+def find_largest(comparisons: Sequence[Comparison]) -> dict[Rule, Largest]:
+    """Returns the largest multiples that cost nothing, by rule."""
+    found: dict[Rule, Largest] = {}
+    for rule in sorted({x.growth.rule for x in comparisons if x.growth.at_once > 1}):
         of_rule = [x for x in comparisons if x.growth.rule == rule and x.growth.at_once > 1]
-        at = dataclasses.replace(rule, rate="", others=())
-        same = [
-            x
-            for x in comparisons
-            if not x.growth.sizes and dataclasses.replace(x.growth.rule, rate="", others=()) == at
+        same_batch = [
+            x for x in comparisons if not x.growth.sizes and x.growth.rule.point == rule.point
         ]
-        best = min(same, key=lambda x: x.at_tokens.mean(), default=None)
+        best = min(same_batch, key=lambda x: x.at_tokens.mean(), default=None)
         if best and best.at_tokens.mean() >= 0:
             best = None  # it is the trunk
         each = costs_by_seed(of_rule)
-        of_mean = largest_free(_means(each)), largest_free(_means(costs_by_seed(of_rule, best)))
-        found[rule] = [largest_free(costs) for costs in each.values()], *of_mean
+        found[rule] = Largest(
+            {seed: largest_free(costs) for seed, costs in each.items()},
+            largest_free(_means(each)),
+            largest_free(_means(costs_by_seed(of_rule, best))),
+        )
     return found
 
 
@@ -266,20 +281,25 @@ def make_tables(results: Results) -> Iterator[Table]:
     powers = Table(
         "", ["rate", "also changed", "between", *numbers("power of the tokens", "seeds")]
     )
-    for rule, (each, mean, against_best) in largest.items():
+    for rule, found in largest.items():
         tried = max(x.growth.at_once for x in comparisons if x.growth.rule == rule)
-        shown = [_multiple(x, tried) for x in (mean, against_best)]
+        each = ", ".join(_multiple(x, tried) for x in found.of_seeds.values())
         free.add_row(
             *(f"{rule.start:g}x", f"{rule.stop:g}x", rule.rate, ", ".join(rule.others) or "-"),
-            *(shown[0], ", ".join(_multiple(x, tried) for x in each), shown[1], tried),
+            *(_multiple(found.of_mean, tried), each),
+            *(_multiple(found.against_best_rate, tried), tried),
         )
-        for other, (later, *_) in largest.items():
+        for other, later in largest.items():
             if other.start > rule.start and other.at_any_point == rule.at_any_point:
+                seeds = sorted(found.of_seeds.keys() & later.of_seeds.keys())
+                before, after = (
+                    np.array([x.of_seeds[seed] for seed in seeds]) for x in (found, later)
+                )
                 powers.add_row(
                     *(rule.rate, ", ".join(rule.others) or "-"),
                     f"{rule.start:g}x and {other.start:g}x",
-                    _power(np.array(each), np.array(later), other.start / rule.start),
-                    len(each),
+                    _power(before, after, other.start / rule.start),
+                    len(seeds),
                 )
     yield from (x for x in (free, powers) if x.rows)
 

@@ -102,12 +102,12 @@ def test_largest_free_multiples_are_where_the_lines_of_costs_cross_the_margin(re
     costs = np.array([*COSTS.values()])
     for each, factor in ((at_1x, 1), (at_2x, 4)):
         expected = [factor * crossing(costs + x) for x in NOISE.values()]
-        assert each[0] == pytest.approx(expected)
-        assert each[1] == pytest.approx(factor * crossing(costs + np.mean([*NOISE.values()])))
+        assert [*each.of_seeds.values()] == pytest.approx(expected)
+        assert each.of_mean == pytest.approx(factor * crossing(costs + np.mean([*NOISE.values()])))
     # The other rate is 0.004 below the trunk at 1x, and was not tried at 2x.
     low, high, _ = costs + 0.004 + np.mean([*NOISE.values()])
-    assert at_1x[2] == pytest.approx(2 * 2 ** ((MARGIN - low) / (high - low)))
-    assert at_2x[2] == at_2x[1]
+    assert at_1x.against_best_rate == pytest.approx(2 * 2 ** ((MARGIN - low) / (high - low)))
+    assert at_2x.against_best_rate == at_2x.of_mean
     assert larger_batches.largest_free({1: 0.0, 2: 0.005, 4: 0.009}) == math.inf
     assert larger_batches.largest_free({1: 0.02, 2: 0.03}) == 1
 
@@ -128,6 +128,16 @@ def test_command_writes_all_tables(root, tmp_path):
     assert "| 1x | 2x | as the trunk's | times 0.5 | - |" in text
     # Four times as large after twice the tokens.
     assert "| kept | - | 1x and 2x | 2.00 ± 0.00 | 3 |" in text
+
+
+def test_powers_are_of_the_seeds_that_both_points_have(tmp_path, monkeypatch):
+    monkeypatch.setattr(synthetic_study, "loss", loss)
+    study, first = make_study(), next(iter(NOISE))
+    missing = [x.name for x in study.runs if f"seed={first}" in x.name and "_at_2x" in x.name]
+    synthetic_study.write_study(tmp_path / "study", missing, study)
+    *_, powers = larger_batches.make_tables(read(tmp_path / "study"))
+    assert missing
+    assert powers.text()[1] == ["kept", "-", "1x and 2x", "2.00 ± 0.00", "2"]
 
 
 def test_a_batch_that_grows_as_the_trunk_s_is_not_larger(tmp_path):
