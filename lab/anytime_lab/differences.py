@@ -20,7 +20,7 @@ from anytime_lab import page_block
 from anytime_lab.study import study_files
 from anytime_lab.study.plan import without_seed
 from anytime_lab.study.results import LOSS, Results, RunResult
-from anytime_lab.study.selection import MARGIN, Gap, gap_of
+from anytime_lab.study.selection import GAP_TEXT, MARGIN, Gap, gap_of
 from anytime_lab.table_text import to_markdown
 
 EXAMPLES = ("--study=decays --base=adamw-peak=0.00849-weight_decay=0.135 --page=differences.md",)
@@ -120,10 +120,9 @@ def run(arguments: argparse.Namespace) -> int:
     parts = [
         f"Study `{results.study.name}`: {finished} of {len(results.runs)} runs are finished. "
         f"Differences are losses minus those of `{arguments.base}` with the same seed, in nats per "
-        "token, ± half the 95% interval by Student's t over the seeds, or over the sets, whichever "
-        f"is wider. *Better* and *worse*: the whole interval is beyond {MARGIN:g}; *equal*: it is "
-        f"within. *Power* is the probability that a two-sided t test at 5% finds a true difference "
-        f"of {MARGIN:g}. *Loss* is the mean validation loss over the seeds at the last point."
+        f"token, {GAP_TEXT} *Power* is the probability that a two-sided t test at 5% finds a true "
+        f"difference of {MARGIN:g}. *Loss* is the mean validation loss over the seeds at the last "
+        "point."
     ]
     for prefix, table in tables.items():
         if prefix:

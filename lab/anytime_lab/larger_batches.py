@@ -26,7 +26,7 @@ from anytime_jax.tables import Table, numbers
 from anytime_lab import page_block
 from anytime_lab.study import study_files
 from anytime_lab.study.results import LOSS, Results, RunResult, compared_settings
-from anytime_lab.study.selection import MARGIN, gap_of
+from anytime_lab.study.selection import GAP_TEXT, MARGIN, gap_of
 from anytime_lab.table_text import to_markdown
 
 EXAMPLES = ("--study=batches --page=lab/evidence/batches.md",)
@@ -334,9 +334,7 @@ def run(arguments: argparse.Namespace) -> int:
     parts = [
         f"Study `{results.study.name}`: {finished} of {len(results.runs)} runs are finished. "
         f"Losses are read out through {arguments.average}, in nats per token, the branch's minus "
-        "its trunk's, ± half the 95% interval by Student's t over the seeds, or over the sets, "
-        f"whichever is wider. *Better* and *worse*: the whole interval is beyond {MARGIN:g}; "
-        "*equal*: it is within. Updates are those of the branch with its trunk's before it, and "
+        f"its trunk's, {GAP_TEXT} Updates are those of the branch with its trunk's before it, and "
         "those of the trunk after as many tokens. *Share kept* is what the branch keeps of what "
         "its trunk gains by the tokens that the branch has read more after equal updates.",
         to_markdown(first),
