@@ -1,7 +1,7 @@
 """Leaderboard of a study: every optimizer, schedule and read-out against the tuned cosine.
 
-An entry is an optimizer, a schedule and the weights that are read out. Everything else that varies
-(peak, alpha, warmup, ...) is tuned with the first seed: an entry without a horizon is one
+An entry is an optimizer, a schedule with its warmup, and the weights that are read out. Every other
+number that varies (peak, alpha, ...) is tuned with the first seed: an entry without a horizon is one
 trajectory, the one whose largest gap to the reference is least; an entry with a horizon has the
 best settings at each multiple. The reference is the study's first kind of cosine, tuned at each
 multiple and read out through the live weights.
@@ -210,8 +210,14 @@ def crossing(losses: Mapping[float, float], target: float) -> float:
     return math.inf
 
 
-def _families(results: Results) -> list[list[LossCurve]]:
-    return results.families(*dict.fromkeys(run.kind for run in results.runs))
+def _families(results: Results, *kinds: str) -> list[list[LossCurve]]:
+    """The first seed's curves of some kinds, or of all, grouped by variant and warmup."""
+    families: dict[Any, list[LossCurve]] = {}
+    for family in results.families(*kinds or dict.fromkeys(run.kind for run in results.runs)):
+        for curve in family:
+            key = curve.kind, *curve.variant.items(), curve.settings.get("warmup")
+            families.setdefault(key, []).append(curve)
+    return list(families.values())
 
 
 def _furthest(standings: Sequence[Standing]) -> Standing:
@@ -225,7 +231,7 @@ class _Reference:
     def __init__(self, results: Results, update_times: Mapping[str, float]):
         self._results, self._update_times = results, update_times
         self._copies: dict[Any, float] = {}  # by optimizer
-        cosines = results.comparable_curves(COSINE)
+        cosines = next(iter(_families(results, COSINE)), [])
         averaged = [x.read_through(results.average) for x in cosines]
         self._cosines = best_at_each(cosines, results.multiples)
         self._averaged = best_at_each(averaged, results.multiples)
@@ -238,7 +244,7 @@ class _Reference:
         self.entry = _entry(results, cosines, LIVE)
         # The cosines of an optimizer with its first floor, by its name and whether averaged.
         self._own: dict[tuple[str, bool], Selection] = {}
-        for family in results.families(COSINE):
+        for family in _families(results, COSINE):
             optimizer = _entry(results, family, LIVE).optimizer
             averaged = [x.read_through(results.average) for x in family]
             for is_average, curves in ((False, family), (True, averaged)):
@@ -361,6 +367,7 @@ def _entry(results: Results, family: Sequence[LossCurve], label: str) -> Entry:
     named = {"optimizer", *OPTIMIZERS.to_dict(optimizer)}
     defaults = {name: x.default for name, x in all_settings().items()}
     words = {k: x for k, x in curve.variant.items() if k not in named and x != defaults.get(k)}
+    words |= {k: x for k, x in curve.settings.items() if k == "warmup"}
     note = words.pop(NOTE, "")
     if "floor" in words:
         schedule += f" to {words.pop('floor'):g}"

@@ -91,7 +91,7 @@ def _definitions(results: Results, board: Leaderboard, last: str) -> str:
         f"(`{board.reference.read_out}`).",
         "**settings**: of a schedule without a horizon, those of one run to "
         f"{last}: the one whose largest gap is least. With a horizon, the best at each budget. "
-        f"{EDGE} marks the least or the largest number that was tried, except for warmups."
+        f"{EDGE} marks the least or the largest number that was tried."
         if _chooses(results)
         else f"**settings**: of a schedule without a horizon, those of one run to {last}.",
         *_of_gaps(results),

@@ -116,7 +116,7 @@ def decoder(**schedule: float | str) -> ConfigDict:
     )
     config.data.path = "runs/data/builtin-512"
     config.data.builtin_megabytes = 65.0
-    config.schedule = ConfigDict({**schedule, "warmup": "192 steps"})
+    config.schedule = ConfigDict({"warmup": "192 steps", **schedule})
     config.eval.update(every=f"{HORIZONS[-1]}x", tokens=262_144, batch_size=64)
     config.checkpoint.update(every="1x", keep=1)
     config.log.update(every="60 steps", trackers=())

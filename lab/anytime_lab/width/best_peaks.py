@@ -1,10 +1,11 @@
 """Find the best peak at each width or budget of a study, and the loss that another's gives away.
 
-The losses of an optimizer with a schedule are fitted by parabolas in the log of the peak, one for
-each parametrization and width; in a study of one width, one for each budget. Their curvature is the
-same, which five peaks a factor of sqrt(2) apart do not measure for one width alone; each seed has a
-level of its own. Runs without a horizon are read out through averages, runs with one through the
-live weights at its end. The table goes between <!-- best peaks --> and <!-- end --> of the page.
+The losses of an optimizer with a schedule and its settings are fitted by parabolas in the log of
+the peak, one for each parametrization and width; in a study of one width, one for each budget.
+Their curvature is the same, which five peaks a factor of sqrt(2) apart do not measure for one width
+alone; each seed has a level of its own. Runs without a horizon are read out through averages, runs
+with one through the live weights at its end. The table goes between <!-- best peaks --> and
+<!-- end --> of the page.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from anytime_jax.tables import Table, numbers
 from anytime_lab import page_block
 from anytime_lab.leaderboard.leaderboard import common_settings, optimizer_name
 from anytime_lab.study import study_files
-from anytime_lab.study.results import LOSS, Results, schedule_kind
+from anytime_lab.study.results import DECAY, LOSS, Results, describe, schedule_kind
 from anytime_lab.table_text import to_markdown
 
 EXAMPLES = ("--study=widths --page=lab/evidence/width.md",)
@@ -185,8 +186,11 @@ def read_curves(results: Results, readout: str) -> list[list[Curve]]:
         is_of_budgets = not has_widths and config.horizon is None
         model, multiples = config.model, results.multiples if is_of_budgets else [run.stop]
         optimizer = optimizer_name(config.optimizer, common_settings(results))
-        method = optimizer, schedule_kind(config), model.parametrization
-        peak = math.log2(config.schedule.settings["peak"])
+        varying = config.schedule.settings.keys() & run.settings.keys() - {*DECAY}
+        others = {name: run.settings[name] for name in sorted(varying)}
+        peak = math.log2(others.pop("peak"))
+        schedule = ", ".join([schedule_kind(config), *([describe(others)] if others else [])])
+        method = optimizer, schedule, model.parametrization
         for m in multiples:
             if readout not in found.get(m, {}):
                 continue
@@ -195,7 +199,7 @@ def read_curves(results: Results, readout: str) -> list[list[Curve]]:
             if other := names.get((key, peak, run.seed)):
                 raise InputError(
                     f"study {results.study.name}: {other} and {run.name} differ in another setting "
-                    "than the optimizer, the schedule, the parametrization, the peak, the seed, "
+                    "than those of the optimizer and the schedule, the parametrization, the seed, "
                     "and the width or the budget: give a study of widths or of budgets"
                 )
             names[key, peak, run.seed] = run.name

@@ -357,6 +357,18 @@ def test_schedule_is_named_with_words_that_are_not_defaults(root):
     assert schedules == {"cosine to 0.1", "constant", words}
 
 
+def test_warmups_are_entries_of_their_own(root):
+    """A study that only reports, as the leaderboard does, must not select one by its losses."""
+    with study_files.open_study(root) as study:
+        muon = study.run("muon-peak=0.03")
+        muon.config["schedule"]["warmup"] = "48 steps"
+        board = leaderboard.make(Results(study))
+    warmups = {x.entry.schedule: x.settings for x in board.primary if x.entry.read_out == "f25"}
+    assert warmups["constant, warmup 48 steps"] == "η 0.03"
+    assert warmups["constant, warmup 192 steps"] == "η 0.01‡"
+    assert board.reference == REFERENCE
+
+
 def test_optimizer_that_is_named_by_its_class():
     assert leaderboard.optimizer_name(EMANesterov(matrices="muon")) == "ema_nesterov_muon"
     assert leaderboard.optimizer_name(GPA(x_average="f25")) == "gpa, x_average f25"
