@@ -13,11 +13,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from anytime_jax.averaging import LIVE
-from anytime_jax.commands.rich_console import open_console
 from anytime_jax.errors import InputError, nearest
 from anytime_jax.tables import Table, numbers
-from anytime_lab import page_block
-from anytime_lab.study import study_files
+from anytime_lab import study_page
 from anytime_lab.study.plan import without_seed
 from anytime_lab.study.results import LOSS, Results, RunResult
 from anytime_lab.study.selection import GAP_TEXT, MARGIN, Gap, gap_of
@@ -96,7 +94,7 @@ def make_table(results: Results, base: str, prefix: str = "") -> Table:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
-    page_block.add_options(parser)
+    study_page.add_options(parser)
     add = parser.add_argument
     add("--base", required=True, metavar="NAME", help="name of the base's runs, without -seed=N")
     add(
@@ -111,26 +109,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Writes the tables; returns the exit status."""
-    page_block.check(arguments.page)
-    warnings: list[str] = []
-    with study_files.open_study(arguments.study, trust=arguments.trust) as study:
-        results = Results(study, arguments.average, warn=warnings.append)
+
+    def make_text(results: Results, _: study_page.Warn) -> tuple[list[str], str]:
         tables = {x: make_table(results, arguments.base, x) for x in arguments.sets}
-    finished = sum(x.state == "finished" for x in results.runs)
-    parts = [
-        f"Study `{results.study.name}`: {finished} of {len(results.runs)} runs are finished. "
-        f"Differences are losses minus those of `{arguments.base}` with the same seed, in nats per "
-        f"token, {GAP_TEXT} *Power* is the probability that a two-sided t test at 5% finds a true "
-        f"difference of {MARGIN:g}. *Loss* is the mean validation loss over the seeds at the last "
-        "point."
-    ]
-    for prefix, table in tables.items():
-        if prefix:
-            parts.append(f"On the sets `{prefix}*`:")
-        parts.append(to_markdown(table))
-    text = "\n\n".join(parts)
-    page_block.replace_block(arguments.page, "differences", text, title="Differences")
-    rows = len(next(iter(tables.values())).rows)
-    for line in (*warnings, f"{rows} groups of runs: {arguments.page}"):
-        open_console().print(line)
-    return 0
+        parts = [
+            f"Differences are losses minus those of `{arguments.base}` with the same seed, in nats "
+            f"per token, {GAP_TEXT} *Power* is the probability that a two-sided t test at 5% finds "
+            f"a true difference of {MARGIN:g}. *Loss* is the mean validation loss over the seeds "
+            "at the last point."
+        ]
+        for prefix, table in tables.items():
+            if prefix:
+                parts.append(f"On the sets `{prefix}*`:")
+            parts.append(to_markdown(table))
+        return parts, f"{len(next(iter(tables.values())).rows)} groups of runs"
+
+    return study_page.write(arguments, "differences", "Differences", make_text, arguments.average)

@@ -19,12 +19,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config.run_config import Config
 from anytime_jax.errors import InputError
 from anytime_jax.tables import Table, numbers
-from anytime_lab import page_block
-from anytime_lab.study import study_files
+from anytime_lab import study_page
 from anytime_lab.study.results import LOSS, Results, RunResult, compared_settings
 from anytime_lab.study.selection import GAP_TEXT, MARGIN, gap_of
 from anytime_lab.table_text import to_markdown
@@ -319,21 +317,21 @@ def _power(before: np.ndarray, after: np.ndarray, ratio: float) -> str:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
-    page_block.add_options(parser)
+    study_page.add_options(parser)
     parser.add_argument("--average", default="f25", help="read-out (default: f25)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Writes the tables; returns the exit status."""
-    page_block.check(arguments.page)
-    warnings: list[str] = []
-    with study_files.open_study(arguments.study, trust=arguments.trust) as study:
-        results = Results(study, arguments.average, warn=warnings.append)
-        first, *others = make_tables(results)
-    finished = sum(run.state == "finished" for run in results.runs)
+    return study_page.write(
+        arguments, "larger batches", "Larger batches", _make_text, arguments.average
+    )
+
+
+def _make_text(results: Results, _: study_page.Warn) -> tuple[list[str], str]:
+    first, *others = make_tables(results)
     parts = [
-        f"Study `{results.study.name}`: {finished} of {len(results.runs)} runs are finished. "
-        f"Losses are read out through {arguments.average}, in nats per token, the branch's minus "
+        f"Losses are read out through {results.average}, in nats per token, the branch's minus "
         f"its trunk's, {GAP_TEXT} Updates are those of the branch with its trunk's before it, and "
         "those of the trunk after as many tokens. *Share kept* is what the branch keeps of what "
         "its trunk gains by the tokens that the branch has read more after equal updates.",
@@ -348,8 +346,4 @@ def run(arguments: argparse.Namespace) -> int:
     )
     for title, table in zip(titles, others, strict=False):
         parts += [title, to_markdown(table)]
-    text = "\n\n".join(parts)
-    page_block.replace_block(arguments.page, "larger batches", text, title="Larger batches")
-    for line in (*warnings, f"{len(first.rows)} comparisons: {arguments.page}"):
-        open_console().print(line)
-    return 0
+    return parts, f"{len(first.rows)} comparisons"

@@ -1,25 +1,13 @@
 """Blocks of a Markdown page that a command writes; the text around them is written by hand."""
 
-import argparse
 import re
 from pathlib import Path
 
-from anytime_jax.commands import argument_parser, config_file
 from anytime_jax.errors import InputError
 from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.storage.files import make_writable_directory
 
 END = "<!-- end -->"
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of a command that writes tables of a study into a page."""
-    add = parser.add_argument
-    add("--study", required=True, metavar="PATH", help="study, by file, name, directory or archive")
-    add(
-        "--page", required=True, type=argument_parser.path, metavar="FILE", help="page, in Markdown"
-    )
-    config_file.add_trust(parser)
 
 
 def check(page: Path) -> None:

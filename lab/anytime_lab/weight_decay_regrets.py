@@ -14,14 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from anytime_jax.checkpoints.metric_records import read_records
-from anytime_jax.commands.rich_console import open_console
 from anytime_jax.config.run_settings import OPTIMIZERS
 from anytime_jax.errors import InputError
 from anytime_jax.models import decoder
 from anytime_jax.optimizers.weight_decay import parse_g
 from anytime_jax.tables import Table, numbers
-from anytime_lab import page_block
-from anytime_lab.study import study_files
+from anytime_lab import study_page
 from anytime_lab.study.results import LossCurve, Results
 from anytime_lab.study.selection import gap_at
 from anytime_lab.table_text import to_markdown
@@ -151,19 +149,17 @@ def _pairs(results: Results, at: Sequence[str]) -> Iterator[Table]:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
-    page_block.add_options(parser)
+    study_page.add_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Writes the tables; returns the exit status."""
-    page_block.check(arguments.page)
-    warnings: list[str] = []
-    with study_files.open_study(arguments.study, trust=arguments.trust) as study:
-        results = Results(study, warn=warnings.append)
-        first, *pairs = make_tables(results)
-    finished = sum(run.state == "finished" for run in results.runs)
+    return study_page.write(arguments, "weight decay regrets", "Weight decay", _make_text)
+
+
+def _make_text(results: Results, _: study_page.Warn) -> tuple[list[str], str]:
+    first, *pairs = make_tables(results)
     parts = [
-        f"Study `{results.study.name}`: {finished} of {len(results.runs)} runs are finished. "
         "Regrets are in nats per token, above the least loss that any run without a horizon of the "
         "optimizer has at a budget, read out through f25, for the seed and the sets that select. "
         "*Peaks* is the number that were tried. The relative update is |dw| / |w| of the matrices "
@@ -178,9 +174,4 @@ def run(arguments: argparse.Namespace) -> int:
             "not select, if the study has such sets.",
             to_markdown(table),
         ]
-    page_block.replace_block(
-        arguments.page, "weight decay regrets", "\n\n".join(parts), title="Weight decay"
-    )
-    for line in (*warnings, f"{len(first.rows)} weight decays: {arguments.page}"):
-        open_console().print(line)
-    return 0
+    return parts, f"{len(first.rows)} weight decays"

@@ -9,6 +9,7 @@ from run_command import run_command
 from scipy import stats
 
 from anytime_lab import differences
+from anytime_lab.study import study_files
 from anytime_lab.study.plan import Study, grid, runs, seeds, values
 from anytime_lab.study.results import Results
 
@@ -36,7 +37,7 @@ def root_fixture(tmp_path, monkeypatch):
 
 
 def test_differences_are_paired_by_seed(root):
-    with differences.study_files.open_study(root) as study:
+    with study_files.open_study(root) as study:
         results = Results(study)
         groups = differences.group_runs(results)
         base, other = groups.values()

@@ -10,6 +10,7 @@ from scipy import stats
 
 from anytime_jax.errors import InputError
 from anytime_lab import larger_batches
+from anytime_lab.study import study_files
 from anytime_lab.study.plan import Study, branches, chain, decays, grid, runs, seeds, values
 from anytime_lab.study.results import Results
 from anytime_lab.study.selection import MARGIN, gap_of
@@ -63,7 +64,7 @@ def results_fixture(root):
 
 
 def read(root):
-    with larger_batches.study_files.open_study(root) as study:
+    with study_files.open_study(root) as study:
         return Results(study)
 
 

@@ -1,8 +1,8 @@
 """Leaderboard of a study: every optimizer, schedule and read-out against the tuned cosine.
 
 An entry is an optimizer, a schedule with its warmup, and the weights that are read out. Every other
-number that varies (peak, alpha, ...) is tuned with the first seed: an entry without a horizon is one
-trajectory, the one whose largest gap to the reference is least; an entry with a horizon has the
+number that varies (peak, alpha, ...) is tuned with the first seed: an entry without a horizon is
+one trajectory, the one whose largest gap to the reference is least; an entry with a horizon has the
 best settings at each multiple. The reference is the study's first kind of cosine, tuned at each
 multiple and read out through the live weights.
 """

@@ -13,7 +13,7 @@ from anytime_jax.commands import argument_parser
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.errors import InputError
 from anytime_jax.storage.json_files import load_json
-from anytime_lab import page_block
+from anytime_lab import page_block, study_page
 from anytime_lab.leaderboard import leaderboard, leaderboard_markdown
 from anytime_lab.study import study_files
 from anytime_lab.study.results import Results
@@ -23,7 +23,7 @@ EXAMPLES = ("--study=lab/evidence/laptop --page=leaderboard.md",)
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
-    page_block.add_options(parser)
+    study_page.add_options(parser)
     add = parser.add_argument
     add("--average", default="f25", help="read-out of horizon-free runs (default: f25)")
     add("--times", type=argument_parser.path, metavar="FILE", help="times of updates")

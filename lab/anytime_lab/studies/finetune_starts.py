@@ -10,22 +10,20 @@ leaderboard, in its directories: a machine that has trained the leaderboard trai
 Cost:   83M tokens: 20 minutes of two idle CPU cores.
 """
 
-import functools
-
 from ml_collections import ConfigDict
 
 from anytime_lab.studies import leaderboard
-from anytime_lab.study.plan import Study, StudyRun, chain, decays
+from anytime_lab.study.plan import Study, chain, decays
 
 ROOT = "runs/studies/finetune_starts"
 SEEDS = leaderboard.SEEDS[:5]
-BUDGET = 4
 
 
 def get_study() -> Study:
     """Returns the study."""
-    trunks = list(map(constant, SEEDS))
-    study = chain(trunks, decays("wsd", trunks, [BUDGET]), map(cosine, SEEDS))
+    trunks = chain(*(leaderboard.of_method("constant", x) for x in SEEDS))
+    cosines = (leaderboard.of_method("cosine", x)[-1] for x in SEEDS)  # to 4x
+    study = chain(trunks, decays("wsd", trunks, [4]), cosines)
     title = "a decoder of 98,304 block parameters on packages of Python, to be tuned on English."
     return Study("finetune_starts", ROOT, study, title)
 
@@ -33,20 +31,3 @@ def get_study() -> Study:
 def get_config(name: str = "") -> ConfigDict:
     """Returns the configuration of one of the study's runs."""
     return get_study().run(name).config
-
-
-def constant(seed: int) -> StudyRun:
-    """Returns the leaderboard's run of AdamW at a constant rate with a seed."""
-    return _leaderboard().run(f"constant-peak={leaderboard.PEAKS['constant']}-seed={seed}")
-
-
-def cosine(seed: int) -> StudyRun:
-    """Returns the leaderboard's run of AdamW with a cosine to 4x with a seed."""
-    peaks = leaderboard.PEAKS["cosine"]
-    assert not isinstance(peaks, float)
-    return _leaderboard().run(f"cosine-horizon={BUDGET}x-peak={peaks[BUDGET]}-seed={seed}")
-
-
-@functools.cache
-def _leaderboard() -> Study:
-    return leaderboard.get_study()

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from ml_collections import ConfigDict
 
 from anytime_lab.studies.leaderboard_peaks import METHODS, Peaks, peak_changes
-from anytime_lab.study.plan import Study, chain, grid, runs, seeds
+from anytime_lab.study.plan import Study, StudyRun, chain, grid, runs, seeds
 
 ROOT = "runs/studies/leaderboard"
 SEEDS = range(11, 19)
@@ -34,15 +34,17 @@ PEAKS: Mapping[str, Peaks] = {
 def get_study() -> Study:
     """Returns the study."""
     title = "a decoder of 98,304 block parameters on packages of Python, 1x to 4x, fresh seeds."
-    found = (
-        runs(x.name, x.config("report"), grid(peak_changes(PEAKS[x.name]), seeds(number)), ROOT)
-        for number in SEEDS
-        for x in METHODS
-        if x.name in PEAKS
-    )
+    found = (of_method(name, seed) for seed in SEEDS for name in PEAKS)
     return Study("leaderboard", ROOT, chain(*found), title)
 
 
 def get_config(name: str = "") -> ConfigDict:
     """Returns the configuration of one of the study's runs."""
     return get_study().run(name).config
+
+
+def of_method(name: str, seed: int) -> list[StudyRun]:
+    """Returns the runs of a method with a seed: one, or with a horizon those to 1x, 2x and 4x."""
+    (method,) = (x for x in METHODS if x.name == name)
+    space = grid(peak_changes(PEAKS[name]), seeds(seed))
+    return runs(name, method.config("report"), space, ROOT)

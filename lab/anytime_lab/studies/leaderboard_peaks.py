@@ -7,8 +7,8 @@
 The decoder of the laptop study on the source code of 41 packages, 1x to 4x, of which nothing is
 read twice. Methods have a warmup of 192 updates and a weight decay of 0.1 of the matrices, which
 one earlier seed had selected among two of each for all but AdamW's constant rate: there it was a
-warmup of 48, which `constant-48` has. A method with a horizon has three runs for each budget, one without has three in all.
-Losses are those on 12 other packages.
+warmup of 48, which `constant-48` has. A method with a horizon has three runs for each budget, one
+without has three in all. Losses are those on 12 other packages.
 
 Cost:   401M tokens: an hour and a half of two idle CPU cores.
 Result: lab/evidence/leaderboard_peaks.md, with the command that writes it

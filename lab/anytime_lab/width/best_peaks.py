@@ -18,12 +18,10 @@ import numpy as np
 from scipy import stats
 
 from anytime_jax.averaging import LIVE
-from anytime_jax.commands.rich_console import open_console
 from anytime_jax.errors import InputError
 from anytime_jax.tables import Table, numbers
-from anytime_lab import page_block
+from anytime_lab import study_page
 from anytime_lab.leaderboard.leaderboard import common_settings, optimizer_name
-from anytime_lab.study import study_files
 from anytime_lab.study.results import DECAY, LOSS, Results, describe, schedule_kind
 from anytime_lab.table_text import to_markdown
 
@@ -305,31 +303,24 @@ def make_tables(results: Results, warn: Callable[[str], None]) -> Iterator[Table
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
-    page_block.add_options(parser)
+    study_page.add_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Writes the tables; returns the exit status."""
-    page_block.check(arguments.page)
-    warnings: list[str] = []
-    with study_files.open_study(arguments.study, trust=arguments.trust) as study:
-        results = Results(study, warn=warnings.append)
-        peaks, fits = make_tables(results, warnings.append)
-    finished = sum(run.state == "finished" for run in results.runs)
-    text = "\n\n".join(
-        (
-            f"Study `{results.study.name}`: {finished} of {len(results.runs)} runs are finished. "
-            f"Losses are means over {max(len(results.reported_sets), 1)} validation sets. "
-            "Intervals are those of the fit, by Student's t. *Given away* is the loss, in nats per "
-            "token, that the best peak of the base, which is the base width or the least width or "
-            "budget, costs; the errors of the two peaks add to it. ‡: outside the peaks that were "
-            "tried.",
-            to_markdown(peaks),
-            "Curvature is in nats per octave squared, the residual in nats.",
-            to_markdown(fits),
-        )
-    )
-    page_block.replace_block(arguments.page, "best peaks", text, title="Best peaks")
-    for line in (*warnings, f"{len(peaks.rows)} best peaks: {arguments.page}"):
-        open_console().print(line)
-    return 0
+    return study_page.write(arguments, "best peaks", "Best peaks", _make_text)
+
+
+def _make_text(results: Results, warn: study_page.Warn) -> tuple[list[str], str]:
+    peaks, fits = make_tables(results, warn)
+    parts = [
+        f"Losses are means over {max(len(results.reported_sets), 1)} validation sets. "
+        "Intervals are those of the fit, by Student's t. *Given away* is the loss, in nats per "
+        "token, that the best peak of the base, which is the base width or the least width or "
+        "budget, costs; the errors of the two peaks add to it. ‡: outside the peaks that were "
+        "tried.",
+        to_markdown(peaks),
+        "Curvature is in nats per octave squared, the residual in nats.",
+        to_markdown(fits),
+    ]
+    return parts, f"{len(peaks.rows)} best peaks"

@@ -1,0 +1,75 @@
+"""Ways to grow the batch from 1x to 4x, against a rate that falls, and against cosines.
+
+    anytime package-text --output=runs/data/packages
+    anytime sweep --study=batch_ramps --run --jobs=2
+    anytime differences --study=batch_ramps --base=trunk --page=lab/evidence/batches.md
+
+The trunks are the leaderboard's runs of AdamW at a constant rate, and the cosines are the
+leaderboard's, in its directories: a machine that has trained the leaderboard trains the branches
+alone. Branches keep the trunk's rate, moments and decay:
+
+- `ramp`: the batch grows as the tokens, rounded: 64 from 1.5x, 96 from 2.5x, 128 from 3.5x.
+- `larger`: 64 from 1x on. `late`: 128 from 2x on. Both have about as many updates as `ramp`.
+- `falling`: the batch is the trunk's, and from 1x on the rate falls as the root of the tokens.
+- `seesaw`: the batch doubles and the rate falls by the root of 2 where the cosine to 4x would have
+  halved its rate. It knows its end.
+
+Cost:   205M tokens: 46 minutes of two idle CPU cores.
+Result: lab/evidence/batches.md
+"""
+
+from ml_collections import ConfigDict
+
+from anytime_jax.config import seesaw
+from anytime_lab.studies import leaderboard
+from anytime_lab.study.plan import Change, Study, StudyRun, branches, chain
+
+ROOT = "runs/studies/batch_ramps"
+START = "1x"
+STOP = "4x"
+X = 480  # updates of the first batch size in 1x
+RAMP: Change = {"batch_growth": {"1.5x": 64, "2.5x": 96, "3.5x": 128}}
+FALLING: Change = {
+    "schedule.kind": "inverse_sqrt",
+    "schedule.alpha": float(X),
+    "schedule.warmup": X,  # the rate falls from 1x on, as the root of the tokens
+}
+
+
+def get_study() -> Study:
+    """Returns the study; all runs of one seed are trained, then those of the next."""
+    title = "batches that grow, of a decoder of 98,304 block parameters on packages of Python."
+    return Study("batch_ramps", ROOT, chain(*map(of_seed, leaderboard.SEEDS)), title)
+
+
+def get_config(name: str = "") -> ConfigDict:
+    """Returns the configuration of one of the study's runs."""
+    return get_study().run(name).config
+
+
+def of_seed(seed: int) -> list[StudyRun]:
+    """Returns the leaderboard's trunk and cosines of a seed, and the branches."""
+    trunks = leaderboard.of_method("constant", seed)
+    found = [trunks, leaderboard.of_method("cosine", seed)]
+    for name, at, change in (
+        ("ramp", "1x", RAMP),
+        ("larger", "1x", {"batch_growth": {"1x": 64}}),
+        ("falling", "1x", FALLING),
+        ("late", "2x", {"batch_growth": {"2x": 128}}),
+        ("seesaw", "2x", seesaw_changes()),
+    ):
+        found.append(branches(name, trunks, at, [change], STOP))
+    return chain(*found)
+
+
+def seesaw_changes() -> Change:
+    """Returns the changes of a branch that follows the cosine to the end."""
+    config = leaderboard.of_method("cosine", leaderboard.SEEDS[0])[-1].build()  # to 4x
+    cuts = seesaw.halvings(config.learning_rate)
+    tokens = config.clock.tokens_per_step  # of the first batch size
+    sizes = (config.batch_size * 2**number for number in range(1, len(cuts) + 1))
+    return {
+        "schedule.kind": "anytime_jax.config.seesaw:Staircase",
+        "schedule.cuts": tuple(cuts),
+        "batch_growth": {f"{cut * tokens} tokens": x for cut, x in zip(cuts, sizes, strict=True)},
+    }
