@@ -20,7 +20,6 @@ Result: lab/evidence/batches.md
 
 from ml_collections import ConfigDict
 
-from anytime_jax.config import seesaw
 from anytime_lab.studies import leaderboard
 from anytime_lab.study.plan import Change, Study, StudyRun, branches, chain
 
@@ -64,12 +63,13 @@ def of_seed(seed: int) -> list[StudyRun]:
 
 def seesaw_changes() -> Change:
     """Returns the changes of a branch that follows the cosine to the end."""
-    config = leaderboard.of_method("cosine", leaderboard.SEEDS[0])[-1].build()  # to 4x
-    cuts = seesaw.halvings(config.learning_rate)
+    (*_, cosine) = leaderboard.of_method("cosine", leaderboard.SEEDS[0])
+    cosine.config.batch_growth = "seesaw"
+    config = cosine.build()
     tokens = config.clock.tokens_per_step  # of the first batch size
-    sizes = (config.batch_size * 2**number for number in range(1, len(cuts) + 1))
+    _, *doubled = config.clock.phases
     return {
         "schedule.kind": "anytime_jax.config.seesaw:Staircase",
-        "schedule.cuts": tuple(cuts),
-        "batch_growth": {f"{cut * tokens} tokens": x for cut, x in zip(cuts, sizes, strict=True)},
+        "schedule.cuts": tuple(x.time for x in doubled),
+        "batch_growth": {f"{x.time * tokens} tokens": config.batch_size * x.span for x in doubled},
     }
