@@ -183,16 +183,20 @@ def largest_free(costs: Mapping[int, float]) -> float:
     """Returns the multiple up to which the cost is within `MARGIN`.
 
     Between two multiples, the cost is linear in the log of the multiple. Infinite if all that were
-    tried are within.
+    tried are within; the first multiple if not even its cost is.
 
     Examples:
       >>> largest_free({1: 0.0, 2: 0.005, 4: 0.015})
       2.8284271247461903
+      >>> largest_free({1: 0.04, 2: 0.038})
+      1.0
     """
-    for (before, low), (after, high) in itertools.pairwise(sorted(costs.items())):
+    first, *_ = points = sorted(costs.items())
+    if first[1] > MARGIN:
+        return float(first[0])
+    for (before, low), (after, high) in itertools.pairwise(points):
         if high > MARGIN:
-            share = max((MARGIN - low) / (high - low), 0.0)  # the first cost may be above it
-            return before * (after / before) ** share
+            return before * (after / before) ** ((MARGIN - low) / (high - low))
     return math.inf
 
 
@@ -312,7 +316,7 @@ def _power(before: np.ndarray, after: np.ndarray, ratio: float) -> str:
         return "not known: some are above all that were tried"
     each = np.log(after / before) / math.log(ratio)
     gap = gap_of(each[:, None])
-    return f"{gap.mean:.2f} ± {gap.half_width:.2f}"
+    return f"{gap.mean:.2f}" + f" ± {gap.half_width:.2f}" * (len(each) > 1)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -5,13 +5,13 @@
     anytime larger-batches --study=batches --page=lab/evidence/batches.md
 
 The leaderboard's decoder and AdamW at a constant rate to 6x. From 1x to 1.5x, and from 4x to 6x, a
-branch takes a multiple of the batch. Either it takes the rate times the root of the multiple, and
-Adam's memories and the weight decay stay the same in tokens (`scaled`), or all stays as it is but
-the batch (`kept`). Branches with the trunk's batch and another rate show what the rate alone does.
-Losses are those on the 12 packages that select. All runs of one seed are trained, then those of the
-next.
+branch takes a multiple of the batch. All else stays as it is (`kept`); or it takes the rate times
+the root of the multiple (`root`); or it does, and Adam's memories and the weight decay stay the
+same in tokens (`scaled`). Branches with the trunk's batch and another rate show what the rate alone
+does. Losses are those on the 12 packages that select. All runs of one seed are trained, then those
+of the next.
 
-Cost:   220M tokens: 50 minutes of two idle CPU cores.
+Cost:   240M tokens: an hour of two idle CPU cores.
 Result: lab/evidence/batches.md, with the command that writes it
 """
 
@@ -39,6 +39,7 @@ PEAK = PEAKS["constant"]  # the best for all budgets
 POINTS = {"1x": "1.5x", "4x": "6x"}  # where branches leave the trunk, and where they end
 SCALED: Mapping[str, Sequence[int]] = {"1x": (2, 3, 4, 8), "4x": (2, 4, 8, 16)}
 KEPT: Mapping[str, Sequence[int]] = {"1x": (2, 4), "4x": (2, 4, 8)}
+ROOT_ALONE = 4  # a multiple of which the rate alone takes the root
 FACTORS = (0.5**0.5, 2**0.5)  # of the rate, with the trunk's batch
 
 
@@ -60,9 +61,11 @@ def of_seed(number: int) -> list[StudyRun]:
     for at, stop in POINTS.items():
         grown = [larger(at, multiple) for multiple in KEPT[at]]
         scaled = [larger(at, multiple) | scales(multiple) for multiple in SCALED[at]]
+        (peak,) = peak_changes(PEAK, [math.sqrt(ROOT_ALONE)])
         for name, space in (
             ("kept", grown),
             ("scaled", scaled),
+            ("root", [larger(at, ROOT_ALONE) | peak]),
             (f"rate_at_{at}", peak_changes(PEAK, FACTORS)),
         ):
             found.append(branches(name, trunks, at, space, stop))
