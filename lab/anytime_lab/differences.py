@@ -2,9 +2,9 @@
 
 The runs of a group have the same name but for the seed: `constant-weight_decay=0.1` is that of
 `constant-weight_decay=0.1-seed=31` and of the other seeds. Each group is compared with the base at
-the points where both were evaluated, on the reported sets, through an average if the run has no
-horizon and through its live weights if it has one. The tables go between <!-- differences --> and
-<!-- end --> of the page.
+the points where both were evaluated, on the reported sets. Runs without a horizon are read out
+through f25 and others through their live weights, or all through --average. The tables go between
+<!-- differences --> and <!-- end --> of the page.
 """
 
 import argparse
@@ -38,31 +38,34 @@ def compare(
     ours: Mapping[tuple[int, int], RunResult],
     base: Mapping[tuple[int, int], RunResult],
     prefix: str = "",
+    average: str | None = None,
 ) -> dict[float, Gap]:
     """Returns the differences of a group to the base at the points that a pair has, by multiple.
 
-    With a `prefix`, they are those on the reported sets whose names begin with it.
+    With a `prefix`, they are those on the reported sets whose names begin with it. With an
+    `average`, all runs are read out through it.
     """
     chosen = [i for i, name in enumerate(results.reported_sets or ("",)) if name.startswith(prefix)]
     found: dict[float, list[np.ndarray]] = {}
     for seed in ours.keys() & base.keys():
-        one, other = (_reported(run) for run in (ours[seed], base[seed]))
+        one, other = (_reported(run, average or run.label) for run in (ours[seed], base[seed]))
         for multiple in sorted(one.keys() & other.keys()):
             found.setdefault(multiple, []).append((one[multiple] - other[multiple])[chosen])
     return {multiple: gap_of(np.stack(found[multiple])) for multiple in sorted(found)}
 
 
-def _reported(run: RunResult) -> dict[float, np.ndarray]:
-    """The reported losses by multiple: of a run with a horizon, there alone."""
+def _reported(run: RunResult, label: str) -> dict[float, np.ndarray]:
+    """The reported losses of weights by multiple: of a run with a horizon, there alone."""
     losses = run.reported[LOSS]
     points = losses.keys() if run.horizon is None else losses.keys() & {run.horizon}
-    return {m: np.array(losses[m][run.label]) for m in points if run.label in losses[m]}
+    return {m: np.array(losses[m][label]) for m in points if label in losses[m]}
 
 
-def make_table(results: Results, base: str, prefix: str = "") -> Table:
+def make_table(results: Results, base: str, prefix: str = "", average: str | None = None) -> Table:
     """Returns the losses and the differences of all groups to the one that is called `base`.
 
-    The losses are the mean validation losses, at the last point, over the seeds.
+    The losses are the mean validation losses, at the last point, over the seeds. `prefix` and
+    `average` are those of `compare`.
 
     Raises:
       InputError: if there is no such group or no such set.
@@ -74,7 +77,7 @@ def make_table(results: Results, base: str, prefix: str = "") -> Table:
     if not any(name.startswith(prefix) for name in results.reported_sets or ("",)):
         known = ", ".join(results.reported_sets) or "none"
         raise InputError(f"--sets={prefix}: no reported set begins with it; they are {known}")
-    rows = {name: compare(results, group, groups[base], prefix) for name, group in groups.items()}
+    rows = {name: compare(results, x, groups[base], prefix, average) for name, x in groups.items()}
     multiples = sorted({m for gaps in rows.values() for m in gaps})
     table = Table(
         "",
@@ -82,13 +85,14 @@ def make_table(results: Results, base: str, prefix: str = "") -> Table:
     )
     for name, gaps in rows.items():
         runs = [*groups[name].values()]
-        loss = np.mean([run.losses[max(run.losses)][run.label] for run in runs])
+        label = average or runs[0].label
+        loss = np.mean([run.losses[max(run.losses)].get(label, np.nan) for run in runs])
         cells = [str(gaps[m]) if m in gaps else "-" for m in multiples]
         powers = ["-" if gap.seeds < 2 else f"{gap.power:.2f}" for gap in gaps.values()]
         if name == base:
             cells, powers = ["0"] * len(cells), ["-"]
-        label = "live" if runs[0].label == LIVE else runs[0].label
-        table.add_row(name, label, f"{loss:.4f}", len(runs), *cells, ", ".join(powers))
+        shown = "live" if label == LIVE else label
+        table.add_row(name, shown, f"{loss:.4f}", len(runs), *cells, ", ".join(powers))
     return table
 
 
@@ -104,14 +108,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="PREFIX",
         help="a table for the reported sets of each prefix",
     )
-    add("--average", default="f25", help="read-out of runs without a horizon (default: f25)")
+    add("--average", help="read-out of all runs (default: f25, and live of those with a horizon)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Writes the tables; returns the exit status."""
 
     def make_text(results: Results, _: study_page.Warn) -> tuple[list[str], str]:
-        tables = {x: make_table(results, arguments.base, x) for x in arguments.sets}
+        tables = {
+            x: make_table(results, arguments.base, x, arguments.average) for x in arguments.sets
+        }
         parts = [
             f"Differences are losses minus those of `{arguments.base}` with the same seed, in nats "
             f"per token, {GAP_TEXT} *Power* is the probability that a two-sided t test at 5% finds "
@@ -124,4 +130,5 @@ def run(arguments: argparse.Namespace) -> int:
             parts.append(to_markdown(table))
         return parts, f"{len(next(iter(tables.values())).rows)} groups of runs"
 
-    return study_page.write(arguments, "differences", "Differences", make_text, arguments.average)
+    average = arguments.average or "f25"
+    return study_page.write(arguments, "differences", "Differences", make_text, average)
