@@ -1,5 +1,6 @@
 """The tables by which the pages of evidence begin, recomputed from the packed records."""
 
+import itertools
 import json
 import re
 import tarfile
@@ -22,9 +23,11 @@ def read_results(name):
         return Results(study)
 
 
-def read_table(page, number=0):
-    """The rows of a table of a page, of the first one by default."""
+def read_table(page, number=0, block=None):
+    """The rows of a table of a page, or of a block of it, of the first one by default."""
     text = (EVIDENCE / page).read_text("utf-8")
+    if block:
+        text = text.split(f"<!-- {block} -->")[1].split("<!-- end -->")[0]
     lines = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)[number].splitlines()
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
@@ -66,6 +69,25 @@ def holm(p_values):
     return left
 
 
+def check_difference(cell, each):
+    """Checks `-0.023 ± 0.008, better` against differences [seeds, sets]; returns the half width."""
+    shown = re.fullmatch(r"([+-][0-9.]+) ± ([0-9.]+)(?:, (better|worse|equal))?", cell)
+    assert shown, cell
+    mean = each.mean()
+    half_width = max(
+        stats.t.ppf(0.975, x.size - 1) * stats.sem(x)
+        for x in (each.mean(axis=1), each.mean(axis=0))
+    )
+    decimals = len(shown[1].partition(".")[2])
+    assert f"{mean:+.{decimals}f}" == shown[1], cell
+    # Over sets it is by a bootstrap on the page.
+    assert abs(half_width - float(shown[2])) < 0.0011 + 0.05 * half_width, cell
+    low, high = mean - half_width, mean + half_width
+    decided = {"better": high < -0.01, "worse": low > 0.01, "equal": -0.01 < low < high < 0.01}
+    assert shown[3] == next((x for x, holds in decided.items() if holds), None), cell
+    return half_width
+
+
 METHODS = {
     ("AdamW", "cosine"): "cosine",
     ("AdamW", "constant"): "constant",
@@ -101,25 +123,8 @@ def test_differences_of_the_leaderboard():
             assert ours.keys() == theirs.keys() == {str(x) for x in range(11, 19)}
             each = np.stack([ours[seed] - theirs[seed] for seed in sorted(ours)])
             assert each.shape == (8, 32)
-            of_seeds, of_sets = each.mean(axis=1), each.mean(axis=0)
-            p_values[one, other, multiple] = float(stats.ttest_1samp(of_seeds, 0).pvalue)
-            mean = of_seeds.mean()
-            half_width = max(
-                stats.t.ppf(0.975, 7) * stats.sem(of_seeds),
-                stats.t.ppf(0.975, 31) * stats.sem(of_sets),
-            )
-            shown = re.fullmatch(r"([+-][0-9.]+) ± ([0-9.]+)(?:, (better|worse|equal))?", cell)
-            assert shown, cell
-            assert f"{mean:+.3f}" == shown[1], (one, other)
-            assert abs(half_width - float(shown[2])) < 0.0011, (one, other)
-            low, high = mean - half_width, mean + half_width
-            decided = {
-                "better": high < -0.01,
-                "worse": low > 0.01,
-                "equal": -0.01 < low < high < 0.01,
-            }
-            assert shown[3] == next((x for x, holds in decided.items() if holds), None)
-            found.append(power_for_the_margin(half_width, 8))
+            p_values[one, other, multiple] = float(stats.ttest_1samp(each.mean(axis=1), 0).pvalue)
+            found.append(power_for_the_margin(check_difference(cell, each), 8))
         assert [float(x) for x in powers.split(", ")] == pytest.approx(found, abs=0.03)
     page = " ".join((EVIDENCE / "leaderboard.md").read_text("utf-8").split())
     assert f"There are {len(p_values)} comparisons" in page
@@ -182,6 +187,118 @@ def test_differences_of_each_seed_of_the_decays():
             float((ours[seeds[seed]] - base[seeds[seed]]).mean()) for ours, base in of.values()
         ]
         assert cells == [f"{x:+.3f}" for x in means], (decay, seed)
+
+
+# Larger and growing batches
+
+
+def read_f25(study):
+    """The losses through f25 on each set, by run and step."""
+    found = {}
+    for (run, step, label), sets in read_lines(study).items():
+        if label == "f25":
+            found.setdefault(run, {})[step] = np.array([sets[x] for x in sorted(sets)])
+    return found
+
+
+def larger_batch_costs():
+    """Each row of the table of branches with its differences [seeds, sets], from the records."""
+    losses = read_f25("batches")
+    assert len(losses) == 80
+    for row in read_table("batches.md", 0, "larger batches"):
+        start, stop, batch, rate, others, _, updates, *_ = row
+        multiple = 1 if batch.startswith("as") else int(batch.split()[0])
+        root = multiple**0.5
+        factor = {"kept": 1, "times the root": root}.get(rate) or float(rate.split()[1])
+        name = "scaled" if others != "-" else "root" if factor == root else "kept"
+        name = f"rate_at_{start}" if multiple == 1 else name
+        growth = f"-batch_growth={32 * multiple}_at_{start}" if multiple > 1 else ""
+        peak = f"-peak={float(f'{0.0111 * factor:.3g}')}" if factor != 1 else ""
+        step, of_trunk = int(updates.replace(",", "")), int(480 * float(stop.rstrip("x")))
+        each = []
+        for seed in range(21, 25):
+            found = (x for x in losses if f"{x}-".startswith(f"{name}-seed={seed}{growth}{peak}-"))
+            (run,) = found
+            each.append(losses[run][step] - losses[f"trunk-seed={seed}"][of_trunk])
+        yield row, multiple, np.stack(each)
+
+
+def free_multiple(costs):
+    """Where the line through costs by the log of the multiple crosses 0.01."""
+    points = sorted({1: 0.0, **costs}.items())
+    for (before, low), (after, high) in itertools.pairwise(points):
+        if high > 0.01:
+            return before * (after / before) ** ((0.01 - low) / (high - low))
+    return np.inf
+
+
+def test_larger_batches():
+    """By hand, from the lines of the records: differences, and the power of the free multiples."""
+    scaled = {}
+    for row, multiple, each in larger_batch_costs():
+        assert each.shape == (4, 12)
+        check_difference(row[9], each)
+        if row[4] != "-":
+            for number, cost in enumerate(each.mean(axis=1)):
+                scaled.setdefault((row[0], number), {})[multiple] = cost
+    free = {key: free_multiple(costs) for key, costs in scaled.items()}
+    powers = [np.log(free["4x", k] / free["1x", k]) / np.log(4) for k in range(4)]
+    half_width = stats.t.ppf(0.975, 3) * stats.sem(powers)
+    rows = read_table("batches.md", 2, "larger batches")
+    (shown,) = (row[3] for row in rows if row[1] != "-")
+    assert shown == f"{np.mean(powers):.2f} ± {half_width:.2f}"
+
+
+def test_branches_that_the_page_begins_with():
+    """They are those of the table of all branches, with three decimals."""
+    kinds = {"kept": "rate kept", "times the root": "scaled"}
+    kinds |= {"times 0.707": "rate over the root of 2", "times 1.41": "rate times the root of 2"}
+    expected = {}
+    for row, multiple, each in larger_batch_costs():
+        kind = "root" if row[3:5] == ["times the root", "-"] else kinds[row[3]]
+        batch = "the trunk's batch" if multiple == 1 else f"{multiple} times the batch"
+        expected[f"{batch}, {kind}", row[0]] = each
+    for name, *cells in read_table("batches.md"):
+        for start, cell in zip(("1x", "4x"), cells, strict=True):
+            if cell:
+                check_difference(cell, expected[name, start])
+
+
+# Updates of each way to 2x and 4x; the late one is the trunk up to 2x, and so is Seesaw.
+WAYS = {
+    "constant": {2: 960, 4: 1920},
+    "ramp": {2: 840, 4: 1180},
+    "falling": {2: 960, 4: 1920},
+    "larger": {2: 720, 4: 1200},
+    "late": {4: 1200},
+    "seesaw": {4: 1381},
+    "cosine": {2: 960, 4: 1920},
+}
+
+
+def losses_of_way(lines, text, multiple):
+    """The losses of "ramp, f25" on each set at a multiple, by the seed's number."""
+    name, label = text.split(", ")
+    start = f"cosine-horizon={multiple}x-" if name == "cosine" else f"{name}-"
+    found = {}
+    for (run, step, of), sets in lines.items():
+        evaluation = WAYS[name][multiple], label.replace("live", "last")
+        if run.startswith(start) and (step, of) == evaluation:
+            found[re.search(r"-seed=(\d+)", run)[1]] = np.array([sets[x] for x in sorted(sets)])
+    return found
+
+
+def test_ramps():
+    """By hand, from the lines of the records."""
+    lines = read_lines("batch_ramps")
+    rows = read_table("batches.md", 1)
+    assert len(rows) > 5
+    for one, other, *cells in rows:
+        for multiple, cell in zip((2, 4), cells, strict=True):
+            if cell:
+                ours, theirs = (losses_of_way(lines, x, multiple) for x in (one, other))
+                assert ours.keys() == theirs.keys() == {str(x) for x in range(11, 19)}
+                check_difference(cell, np.stack([ours[x] - theirs[x] for x in sorted(ours)]))
 
 
 # Ramps of the batch in linear regression

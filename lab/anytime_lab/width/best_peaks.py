@@ -1,9 +1,9 @@
 """Find the best peak at each width or budget of a study, and the loss that another's gives away.
 
-The losses of an optimizer with a schedule and its settings are fitted by parabolas in the log of
-the peak, one for each parametrization and width; in a study of one width, one for each budget.
-Their curvature is the same, which five peaks a factor of sqrt(2) apart do not measure for one width
-alone; each seed has a level of its own. Runs without a horizon are read out through averages, runs
+The losses of an optimizer with a schedule, its settings and a batch are fitted by parabolas in the
+log of the peak, one for each parametrization and width; in a study of one width, one for each
+budget. Their curvature is the same, which five peaks a factor of sqrt(2) apart do not measure for
+one width alone; each seed has a level of its own. Runs without a horizon are read out through averages, runs
 with one through the live weights at its end. The table goes between <!-- best peaks --> and
 <!-- end --> of the page.
 """
@@ -184,7 +184,7 @@ def read_curves(results: Results, readout: str) -> list[list[Curve]]:
         is_of_budgets = not has_widths and config.horizon is None
         model, multiples = config.model, results.multiples if is_of_budgets else [run.stop]
         optimizer = optimizer_name(config.optimizer, common_settings(results))
-        varying = config.schedule.settings.keys() & run.settings.keys() - {*DECAY}
+        varying = {*config.schedule.settings, "batch_growth"} & run.settings.keys() - {*DECAY}
         others = {name: run.settings[name] for name in sorted(varying)}
         peak = math.log2(others.pop("peak"))
         schedule = ", ".join([schedule_kind(config), *([describe(others)] if others else [])])
