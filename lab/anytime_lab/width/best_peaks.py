@@ -3,9 +3,9 @@
 The losses of an optimizer with a schedule, its settings and a batch are fitted by parabolas in the
 log of the peak, one for each parametrization and width; in a study of one width, one for each
 budget. Their curvature is the same, which five peaks a factor of sqrt(2) apart do not measure for
-one width alone; each seed has a level of its own. Runs without a horizon are read out through averages, runs
-with one through the live weights at its end. The table goes between <!-- best peaks --> and
-<!-- end --> of the page.
+one width alone; each seed has a level of its own. Runs without a horizon are read out through
+averages, runs with one through the live weights at its end. The table goes between
+<!-- best peaks --> and <!-- end --> of the page.
 """
 
 import argparse
