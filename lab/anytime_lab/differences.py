@@ -1,14 +1,16 @@
 """Compare groups of a study's runs with one of them, paired by seed.
 
-The runs of a group have the same name but for the seed: `constant-weight_decay=0.1` is that of
-`constant-weight_decay=0.1-seed=31` and of the other seeds. Each group is compared with the base at
-the points where both were evaluated, on the reported sets. Runs without a horizon are read out
-through f25 and others through their live weights, or all through --average. The tables go between
-<!-- differences --> and <!-- end --> of the page.
+The runs of a group have the same name but for the seed: `constant-weight_decay=0.1-seed=31` and
+those of the other seeds are `constant-weight_decay=0.1`, or `constant` if no other group begins so.
+Each group is compared with the base at the points where both were evaluated, on the reported sets.
+Runs without a horizon are read out through f25 and others through their live weights, or all
+through --average. The tables go between <!-- differences --> and <!-- end --> of the page.
 """
 
 import argparse
-from collections.abc import Mapping
+import itertools
+import math
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -25,12 +27,22 @@ EXAMPLES = ("--study=decays --base=adamw-peak=0.00849-weight_decay=0.135 --page=
 
 
 def group_runs(results: Results) -> dict[str, dict[tuple[int, int], RunResult]]:
-    """Returns the evaluated runs of each group by their seeds."""
+    """Returns the evaluated runs of each group by their seeds.
+
+    Groups have the shortest names that tell them apart, whole parts between hyphens.
+    """
     groups: dict[str, dict[tuple[int, int], RunResult]] = {}
     for run in results.runs:
         if run.losses:
             groups.setdefault(without_seed(run.name), {})[run.seed] = run
-    return groups
+    return {_shortest(name, groups): group for name, group in groups.items()}
+
+
+def _shortest(name: str, names: Collection[str]) -> str:
+    for start in itertools.accumulate(name.split("-"), "{}-{}".format):
+        if sum(f"{x}-".startswith(f"{start}-") for x in names) == 1:
+            return start
+    return name
 
 
 def compare(
@@ -64,8 +76,8 @@ def _reported(run: RunResult, label: str) -> dict[float, np.ndarray]:
 def make_table(results: Results, base: str, prefix: str = "", average: str | None = None) -> Table:
     """Returns the losses and the differences of all groups to the one that is called `base`.
 
-    The losses are the mean validation losses, at the last point, over the seeds. `prefix` and
-    `average` are those of `compare`.
+    The losses are the mean validation losses over the seeds, at the last point that all have.
+    `prefix` and `average` are those of `compare`.
 
     Raises:
       InputError: if there is no such group or no such set.
@@ -73,7 +85,7 @@ def make_table(results: Results, base: str, prefix: str = "", average: str | Non
     groups = group_runs(results)
     if base not in groups:
         hint = nearest(base, groups) or f"; there are {', '.join(groups)}"
-        raise InputError(f"--base={base}: no evaluated runs have this name without a seed{hint}")
+        raise InputError(f"--base={base}: no group of evaluated runs has this name{hint}")
     if not any(name.startswith(prefix) for name in results.reported_sets or ("",)):
         known = ", ".join(results.reported_sets) or "none"
         raise InputError(f"--sets={prefix}: no reported set begins with it; they are {known}")
@@ -86,21 +98,28 @@ def make_table(results: Results, base: str, prefix: str = "", average: str | Non
     for name, gaps in rows.items():
         runs = [*groups[name].values()]
         label = average or runs[0].label
-        loss = np.mean([run.losses[max(run.losses)].get(label, np.nan) for run in runs])
-        cells = [str(gaps[m]) if m in gaps else "-" for m in multiples]
-        powers = ["-" if gap.seeds < 2 else f"{gap.power:.2f}" for gap in gaps.values()]
+        last = max(set.intersection(*({*run.losses} for run in runs)), default=None)
+        loss = np.mean([run.losses[last].get(label, np.nan) for run in runs]) if last else np.nan
+        cells = [_cell(gaps.get(m)) for m in multiples]
+        powers = ["-" if math.isnan(gap.power) else f"{gap.power:.2f}" for gap in gaps.values()]
         if name == base:
-            cells, powers = ["0"] * len(cells), ["-"]
+            powers = ["-"]
         shown = "live" if label == LIVE else label
         table.add_row(name, shown, f"{loss:.4f}", len(runs), *cells, ", ".join(powers))
     return table
+
+
+def _cell(gap: Gap | None) -> str:
+    if gap is None:
+        return "-"
+    return "0" if gap.mean == 0 == gap.stderr else str(gap)  # the same run
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
     study_page.add_options(parser)
     add = parser.add_argument
-    add("--base", required=True, metavar="NAME", help="name of the base's runs, without -seed=N")
+    add("--base", required=True, metavar="NAME", help="name of the base, as in the table")
     add(
         "--sets",
         nargs="*",
@@ -122,7 +141,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"Differences are losses minus those of `{arguments.base}` with the same seed, in nats "
             f"per token, {GAP_TEXT} *Power* is the probability that a two-sided t test at 5% finds "
             f"a true difference of {MARGIN:g}. *Loss* is the mean validation loss over the seeds "
-            "at the last point."
+            "at the last point that all have."
         ]
         for prefix, table in tables.items():
             if prefix:

@@ -72,6 +72,12 @@ def test_all_runs_are_read_out_through_one_average(tmp_path, monkeypatch):
         assert gap.mean == pytest.approx(mean, abs=1e-9)
 
 
+def test_names_are_as_short_as_they_can_be():
+    names = ["ramp-peak=0.1-growth=64", "late-peak=0.1", "kept-at=1x", "kept-at=1x-by=2", "kept"]
+    short = ["ramp", "late", "kept-at=1x", "kept-at=1x-by=2", "kept"]
+    assert [differences._shortest(x, names) for x in names] == short
+
+
 def test_table_has_each_group_and_the_base_is_named(root, tmp_path):
     page = tmp_path / "page.md"
     arguments = [f"--study={root}", f"--page={page}", "--base=constant-weight_decay=0.1"]
