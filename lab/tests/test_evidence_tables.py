@@ -255,43 +255,47 @@ def test_branches_that_the_page_begins_with():
     kinds |= {"times 0.707": "rate over the root of 2", "times 1.41": "rate times the root of 2"}
     expected = {}
     for row, multiple, each in larger_batch_costs():
-        kind = "root" if row[3:5] == ["times the root", "-"] else kinds[row[3]]
+        is_alone = row[3:5] == ["times the root", "-"]
+        kind = "rate times the root alone" if is_alone else kinds[row[3]]
         batch = "the trunk's batch" if multiple == 1 else f"{multiple} times the batch"
         expected[f"{batch}, {kind}", row[0]] = each
-    for name, *cells in read_table("batches.md"):
+    for name, *cells in read_table("batches.md", 2):
         for start, cell in zip(("1x", "4x"), cells, strict=True):
             if cell:
                 check_difference(cell, expected[name, start])
 
 
-# Updates of each way to 2x and 4x; the late one is the trunk up to 2x, and so is Seesaw.
+# The start of the names of each way's runs, and its updates to 2x and 4x.
 WAYS = {
-    "constant": {2: 960, 4: 1920},
-    "ramp": {2: 840, 4: 1180},
-    "falling": {2: 960, 4: 1920},
-    "larger": {2: 720, 4: 1200},
-    "late": {4: 1200},
-    "seesaw": {4: 1381},
-    "cosine": {2: 960, 4: 1920},
+    "trunk": ("constant-peak", {2: 960, 4: 1920}),
+    "ramp": ("ramp", {2: 840, 4: 1180}),
+    "falling": ("falling", {2: 960, 4: 1920}),
+    "larger": ("larger", {2: 720, 4: 1200}),
+    "late": ("constant-peak", {2: 960}, "late", {4: 1200}),
+    "Seesaw's steps": ("constant-peak", {2: 960}, "seesaw", {4: 1381}),
+    "64 from the start": ("constant-64", {2: 481, 4: 961}),
+    "cosine": ("cosine-horizon=2x", {2: 960}, "cosine-horizon=4x", {4: 1920}),
 }
 
 
 def losses_of_way(lines, text, multiple):
-    """The losses of "ramp, f25" on each set at a multiple, by the seed's number."""
-    name, label = text.split(", ")
-    start = f"cosine-horizon={multiple}x-" if name == "cosine" else f"{name}-"
-    found = {}
-    for (run, step, of), sets in lines.items():
-        evaluation = WAYS[name][multiple], label.replace("live", "last")
-        if run.startswith(start) and (step, of) == evaluation:
-            found[re.search(r"-seed=(\d+)", run)[1]] = np.array([sets[x] for x in sorted(sets)])
+    """The losses of "ramp" or "ramp, live" on each set at a multiple, by the seed's number."""
+    name, _, label = text.partition(", ")
+    label = "last" if label == "live" else "f25"
+    way, found = WAYS[name], {}
+    for start, updates in zip(way[::2], way[1::2], strict=True):
+        for (run, step, of), sets in lines.items():
+            is_way = re.match(rf"{start}[-=]", run) and (step, of) == (updates.get(multiple), label)
+            if is_way:
+                seed = re.search(r"-seed=(\d+)", run)[1]
+                found[seed] = np.array([sets[x] for x in sorted(sets)])
     return found
 
 
 def test_ramps():
     """By hand, from the lines of the records."""
     lines = read_lines("batch_ramps")
-    rows = read_table("batches.md", 1)
+    rows = read_table("batches.md")
     assert len(rows) > 5
     for one, other, *cells in rows:
         for multiple, cell in zip((2, 4), cells, strict=True):

@@ -2,7 +2,7 @@
 
     anytime package-text --output=runs/data/packages
     anytime sweep --study=batch_peaks --records=lab/evidence/leaderboard_peaks --run --jobs=2
-    anytime best-peaks --study=batch_peaks --page=batch_peaks.md
+    anytime best-peaks --study=batch_peaks --page=lab/evidence/batches.md
 
 Three peaks a factor of 2 apart with the two seeds of `leaderboard_peaks`, whose runs with batches
 of 32 are of the study too, in their directories. The warmup is the same in tokens. Losses are those
@@ -51,4 +51,4 @@ def larger(name: str, role: str) -> ConfigDict:
 
 def is_same(run: StudyRun) -> bool:
     """Returns whether a run has the optimizer, the schedule and the warmup, with batches of 32."""
-    return run.name.startswith(("constant-peak", "cosine-horizon=4x"))
+    return run.name.startswith(("constant-peak", "cosine-horizon"))

@@ -14,18 +14,22 @@ alone. Branches keep the trunk's rate, moments and decay:
 - `seesaw`: the batch doubles and the rate falls by the root of 2 where the cosine to 4x would have
   halved its rate. It knows its end.
 
-Cost:   205M tokens: 46 minutes of two idle CPU cores.
+`constant-64` is no branch: a batch of 64 from the start, at the best peak of `batch_peaks`.
+
+Cost:   268M tokens: an hour of two idle CPU cores.
 Result: lab/evidence/batches.md
 """
 
 from ml_collections import ConfigDict
 
-from anytime_lab.studies import leaderboard
-from anytime_lab.study.plan import Change, Study, StudyRun, branches, chain
+from anytime_lab.studies import batch_peaks, leaderboard
+from anytime_lab.studies.leaderboard_peaks import peak_changes
+from anytime_lab.study.plan import Change, Study, StudyRun, branches, chain, grid, runs, seeds
 
 ROOT = "runs/studies/batch_ramps"
 START = "1x"
 STOP = "4x"
+PEAK_64 = 0.0176  # for all budgets. Source: lab/evidence/batches.md.
 X = 480  # updates of the first batch size in 1x
 RAMP: Change = {"batch_growth": {"1.5x": 64, "2.5x": 96, "3.5x": 128}}
 FALLING: Change = {
@@ -58,6 +62,8 @@ def of_seed(seed: int) -> list[StudyRun]:
         ("seesaw", "2x", seesaw_changes()),
     ):
         found.append(branches(name, trunks, at, [change], STOP))
+    larger = batch_peaks.larger("constant", "report")
+    found.append(runs("constant-64", larger, grid(peak_changes(PEAK_64), seeds(seed)), ROOT))
     return chain(*found)
 
 
