@@ -2,7 +2,7 @@
 
     anytime package-text --output=runs/data/packages
     anytime sweep --study=batch_ramps --run --jobs=2
-    anytime differences --study=batch_ramps --base=constant --page=batch_ramps.md
+    anytime differences --study=batch_ramps --base=constant-peak=0.0111 --page=batch_ramps.md
 
 The trunks are the leaderboard's runs of AdamW at a constant rate, and the cosines are the
 leaderboard's, in its directories: a machine that has trained the leaderboard trains the branches
