@@ -24,6 +24,7 @@ PEAKS: Mapping[str, Peaks] = {
     "cosine": {1: 0.0271, 2: 0.0212, 4: 0.0147},
     "muon-cosine": {1: 0.0376, 2: 0.0241, 4: 0.0176},
     "constant": 0.0111,
+    "constant-48": 0.0117,
     "muon-constant": 0.0162,
     "pace": 0.046,
     "schedule_free_adamw": 0.0547,

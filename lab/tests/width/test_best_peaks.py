@@ -210,12 +210,12 @@ def test_the_leaderboard_has_the_peaks_of_its_page():
     found = {(row[0], row[1], row[3]): row[5] for row in rows if row[4:5] in (["last"], ["f25"])}
     expected = {}
     for method in (x for x in METHODS if x.name in PEAKS):
-        optimizer = "schedule_free_adamw" if "free" in method.name else method.name
-        name = {"cosine": "adamw", "constant": "adamw", "power": "adamw"}.get(
-            method.name, optimizer.partition("-")[0]
-        )
+        name = method.optimizer["kind"].rpartition(":")[2].lower()
         peaks = PEAKS[method.name]
         for at, peak in peaks.items() if isinstance(peaks, dict) else [("all", peaks)]:
-            key = name, method.schedule["kind"], at if at == "all" else f"{at}x"
+            schedule = method.schedule["kind"]
+            if schedule == "constant":
+                schedule += f", warmup {method.schedule.get('warmup', '192 steps')}"
+            key = name, schedule, at if at == "all" else f"{at}x"
             expected[key] = f"{peak:g}"
     assert {key: found[key] for key in expected} == expected
