@@ -183,20 +183,18 @@ def largest_free(costs: Mapping[int, float]) -> float:
     """Returns the multiple up to which the cost is within `MARGIN`.
 
     Between two multiples, the cost is linear in the log of the multiple. Infinite if all that were
-    tried are within; the first multiple if not even its cost is.
+    tried are within; the first multiple if neither its cost nor the second's is.
 
     Examples:
       >>> largest_free({1: 0.0, 2: 0.005, 4: 0.015})
       2.8284271247461903
-      >>> largest_free({1: 0.04, 2: 0.038})
-      1.0
+      >>> largest_free({1: 0.04, 2: 0.038}), largest_free({1: 0.04, 2: 0.005})
+      (1.0, inf)
     """
-    first, *_ = points = sorted(costs.items())
-    if first[1] > MARGIN:
-        return float(first[0])
-    for (before, low), (after, high) in itertools.pairwise(points):
+    for (before, low), (after, high) in itertools.pairwise(sorted(costs.items())):
         if high > MARGIN:
-            return before * (after / before) ** ((MARGIN - low) / (high - low))
+            share = (MARGIN - low) / (high - low) if low < MARGIN else 0.0
+            return before * (after / before) ** share
     return math.inf
 
 

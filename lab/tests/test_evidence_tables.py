@@ -204,7 +204,7 @@ def read_f25(study):
 def larger_batch_costs():
     """Each row of the table of branches with its differences [seeds, sets], from the records."""
     losses = read_f25("batches")
-    assert len(losses) == 80
+    assert len(losses) == 84
     for row in read_table("batches.md", 0, "larger batches"):
         start, stop, batch, rate, others, _, updates, *_ = row
         multiple = 1 if batch.startswith("as") else int(batch.split()[0])
