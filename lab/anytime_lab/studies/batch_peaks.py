@@ -50,5 +50,5 @@ def larger(name: str, role: str) -> ConfigDict:
 
 
 def is_same(run: StudyRun) -> bool:
-    """Returns whether a run has the optimizer, the schedule and the warmup, with batches of 32."""
+    """Returns whether a run is of AdamW's constant rate or cosine, with batches of 32."""
     return run.name.startswith(("constant-peak", "cosine-horizon"))

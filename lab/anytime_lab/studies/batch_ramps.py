@@ -27,7 +27,6 @@ from anytime_lab.studies.leaderboard_peaks import peak_changes
 from anytime_lab.study.plan import Change, Study, StudyRun, branches, chain, grid, runs, seeds
 
 ROOT = "runs/studies/batch_ramps"
-START = "1x"
 STOP = "4x"
 PEAK_64 = 0.0176  # for all budgets. Source: lab/evidence/batches.md.
 X = 480  # updates of the first batch size in 1x
