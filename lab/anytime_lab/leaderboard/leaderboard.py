@@ -367,7 +367,8 @@ def _entry(results: Results, family: Sequence[LossCurve], label: str) -> Entry:
     named = {"optimizer", *OPTIMIZERS.to_dict(optimizer)}
     defaults = {name: x.default for name, x in all_settings().items()}
     words = {k: x for k, x in curve.variant.items() if k not in named and x != defaults.get(k)}
-    words |= {k: x for k, x in curve.settings.items() if k == "warmup"}
+    usual = results.configs[results.runs[0].name].schedule.settings.get("warmup")
+    words |= {k: x for k, x in curve.settings.items() if k == "warmup" and x != usual}
     note = words.pop(NOTE, "")
     if "floor" in words:
         schedule += f" to {words.pop('floor'):g}"
