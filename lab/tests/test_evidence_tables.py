@@ -8,12 +8,15 @@ import tarfile
 import numpy as np
 import pytest
 from lab_paths import EVIDENCE
+from run_command import run_command
 from scipy import stats
 
+from anytime_lab import differences, larger_batches
 from anytime_lab.study import study_files
 from anytime_lab.study.results import COSINE, Results
 from anytime_lab.study.selection import best_at_each, losses_by_seed
 from anytime_lab.weight_decay_regrets import decay_of
+from anytime_lab.width import best_peaks
 
 pytestmark = pytest.mark.slow
 
@@ -308,6 +311,21 @@ def test_ramps():
     small = sum(p < 0.05 for p in p_values.values())
     left = f"Of {len(p_values)} intervals {small} leave out zero, and Holm's correction leaves "
     assert f"{left}{len(holm(p_values))};" in page
+
+
+@pytest.mark.parametrize(
+    ("command", "study", "options"),
+    [
+        (larger_batches, "batches", []),
+        (best_peaks, "batch_peaks", []),
+        (differences, "batch_ramps", ["--base=constant-peak=0.0111", "--average=f25"]),
+    ],
+)
+def test_blocks_of_batches_are_what_the_commands_write(command, study, options, tmp_path):
+    page, text = tmp_path / "page.md", (EVIDENCE / "batches.md").read_text("utf-8")
+    page.write_text(text, "utf-8")
+    assert run_command(command, [f"--study={EVIDENCE / study}", f"--page={page}", *options]) == 0
+    assert page.read_text("utf-8") == text
 
 
 # Ramps of the batch in linear regression
