@@ -94,6 +94,7 @@ def check_difference(cell, each):
 METHODS = {
     ("AdamW", "cosine"): "cosine",
     ("AdamW", "constant"): "constant",
+    ("AdamW", "constant 48"): "constant-48",
     ("AdamW", "power"): "power",
     ("Muon", "cosine"): "muon-cosine",
     ("Muon", "constant"): "muon-constant",

@@ -1,10 +1,11 @@
 """Leaderboard of a study: every optimizer, schedule and read-out against the tuned cosine.
 
-An entry is an optimizer, a schedule with its warmup, and the weights that are read out. Every other
-number that varies (peak, alpha, ...) is tuned with the first seed: an entry without a horizon is
-one trajectory, the one whose largest gap to the reference is least; an entry with a horizon has the
-best settings at each multiple. The reference is the study's first kind of cosine, tuned at each
-multiple and read out through the live weights.
+An entry is an optimizer, a schedule and the weights that are read out. Everything else that varies
+(peak, alpha, warmup, ...) is tuned with the first seed: an entry without a horizon is one
+trajectory, the one whose largest gap to the reference is least; an entry with a horizon has the
+best settings at each multiple. Where every seed is reported, no warmup is tuned: each is an entry.
+The reference is the study's first kind of cosine, tuned at each multiple and read out through the
+live weights.
 """
 
 import dataclasses
@@ -211,13 +212,22 @@ def crossing(losses: Mapping[float, float], target: float) -> float:
 
 
 def _families(results: Results, *kinds: str) -> list[list[LossCurve]]:
-    """The first seed's curves of some kinds, or of all, grouped by variant and warmup."""
+    """The first seed's curves of some kinds, or of all, grouped by variant.
+
+    Where nothing selects, each warmup has a group of its own.
+    """
     families: dict[Any, list[LossCurve]] = {}
     for family in results.families(*kinds or dict.fromkeys(run.kind for run in results.runs)):
         for curve in family:
-            key = curve.kind, *curve.variant.items(), curve.settings.get("warmup")
+            key = curve.kind, *curve.variant.items(), _warmup(results, curve)
             families.setdefault(key, []).append(curve)
     return list(families.values())
+
+
+def _warmup(results: Results, curve: LossCurve) -> Any:
+    """The warmup of a curve if it varies and nothing selects."""
+    every_seed_is_reported = results.reported_sets and not results.selects_elsewhere
+    return curve.settings.get("warmup") if every_seed_is_reported else None
 
 
 def _furthest(standings: Sequence[Standing]) -> Standing:
@@ -368,7 +378,8 @@ def _entry(results: Results, family: Sequence[LossCurve], label: str) -> Entry:
     defaults = {name: x.default for name, x in all_settings().items()}
     words = {k: x for k, x in curve.variant.items() if k not in named and x != defaults.get(k)}
     usual = results.configs[results.runs[0].name].schedule.settings.get("warmup")
-    words |= {k: x for k, x in curve.settings.items() if k == "warmup" and x != usual}
+    if (warmup := _warmup(results, curve)) not in (None, usual):
+        words["warmup"] = warmup
     note = words.pop(NOTE, "")
     if "floor" in words:
         schedule += f" to {words.pop('floor'):g}"

@@ -357,12 +357,15 @@ def test_schedule_is_named_with_words_that_are_not_defaults(root):
     assert schedules == {"cosine to 0.1", "constant", words}
 
 
-def test_warmups_are_entries_of_their_own(root):
+def test_warmups_are_entries_of_their_own(tmp_path):
     """A study that only reports, as the leaderboard does, must not select one by its losses."""
-    with study_files.open_study(root) as study:
-        muon = study.run("muon-peak=0.03")
-        muon.config["schedule"]["warmup"] = "48 steps"
-        board = leaderboard.make(Results(study))
+    study = make_study()
+    for run in study.runs:
+        run.config.eval.sets = {name: f"data/{name}" for name in SETS}
+    study.run("muon-peak=0.03").config["schedule"]["warmup"] = "48 steps"
+    root = write_study(tmp_path / "study", study, made_up_set_losses)
+    with study_files.open_study(root) as opened:
+        board = leaderboard.make(Results(opened))
     warmups = {x.entry.schedule: x.settings for x in board.primary if x.entry.read_out == "f25"}
     assert warmups["constant, warmup 48 steps"] == "η 0.03"
     assert warmups["constant"] == "η 0.01‡"  # the reference's warmup is not named
