@@ -3,7 +3,7 @@
 An entry is an optimizer, a schedule and the weights that are read out. Everything else that varies
 (peak, alpha, warmup, ...) is tuned with the first seed: an entry without a horizon is one
 trajectory, the one whose largest gap to the reference is least; an entry with a horizon has the
-best settings at each multiple. Where every seed is reported, no warmup is tuned: each is an entry.
+best settings at each multiple. Where no seed selects, no warmup is tuned: each is an entry.
 The reference is the study's first kind of cosine, tuned at each multiple and read out through the
 live weights.
 """
@@ -214,7 +214,7 @@ def crossing(losses: Mapping[float, float], target: float) -> float:
 def _families(results: Results, *kinds: str) -> list[list[LossCurve]]:
     """The first seed's curves of some kinds, or of all, grouped by variant.
 
-    Where nothing selects, each warmup has a group of its own.
+    Where no seed selects, each warmup has a group of its own.
     """
     families: dict[Any, list[LossCurve]] = {}
     for family in results.families(*kinds or dict.fromkeys(run.kind for run in results.runs)):
@@ -225,9 +225,8 @@ def _families(results: Results, *kinds: str) -> list[list[LossCurve]]:
 
 
 def _warmup(results: Results, curve: LossCurve) -> Any:
-    """The warmup of a curve if it varies and nothing selects."""
-    every_seed_is_reported = results.reported_sets and not results.selects_elsewhere
-    return curve.settings.get("warmup") if every_seed_is_reported else None
+    """The warmup of a curve if it varies and no seed selects."""
+    return curve.settings.get("warmup") if results.every_seed_is_fresh else None
 
 
 def _furthest(standings: Sequence[Standing]) -> Standing:

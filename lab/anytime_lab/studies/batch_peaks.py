@@ -15,7 +15,14 @@ Result: lab/evidence/batches.md
 from ml_collections import ConfigDict
 
 from anytime_lab.studies import leaderboard_peaks
-from anytime_lab.studies.leaderboard_peaks import FACTORS, METHODS, SEEDS, Peaks, peak, peak_changes
+from anytime_lab.studies.leaderboard_peaks import (
+    FACTORS,
+    SEEDS,
+    Peaks,
+    get_method,
+    peak,
+    peak_changes,
+)
 from anytime_lab.study.plan import Study, StudyRun, chain, grid, runs, seeds
 
 ROOT = "runs/studies/batch_peaks"
@@ -42,8 +49,7 @@ def of_64(name: str) -> list[StudyRun]:
 
 def larger(name: str, role: str) -> ConfigDict:
     """Returns the settings of a method with batches of 64, evaluated on packages of a role."""
-    (method,) = (x for x in METHODS if x.name == name)
-    config = method.config(role)
+    config = get_method(name).config(role)
     config.batch_growth = {"1 steps": 2 * config.batch_size}
     config.schedule.warmup = "0.4x"
     return config

@@ -22,7 +22,7 @@ from ml_collections import ConfigDict
 
 from anytime_jax.optimizers import AdamW
 from anytime_lab.studies.leaderboard import PEAKS
-from anytime_lab.studies.leaderboard_peaks import METHODS, peak_changes
+from anytime_lab.studies.leaderboard_peaks import get_method, peak_changes
 from anytime_lab.study.plan import (
     Change,
     Study,
@@ -74,8 +74,7 @@ def of_seed(number: int) -> list[StudyRun]:
 
 def trunk() -> ConfigDict:
     """Returns the configuration of the trunk."""
-    (method,) = (x for x in METHODS if x.name == "constant")
-    config = method.config("selection")
+    config = get_method("constant").config("selection")
     config.schedule.peak = PEAK
     config.stop = max(POINTS.values())
     config.averages = ("f6.25", "f12.5", "f25", "f50")

@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 from anytime_lab.package_text import download
 from anytime_lab.studies import finetune_starts
 from anytime_lab.studies.finetune_starts import SEEDS
-from anytime_lab.studies.leaderboard_peaks import DATA, METHODS
+from anytime_lab.studies.leaderboard_peaks import DATA, get_method
 from anytime_lab.study.plan import Study, StudyRun, chain, grid, runs, seeds, values
 
 ROOT = "runs/studies/finetunes"
@@ -42,8 +42,7 @@ def get_config(name: str = "") -> ConfigDict:
 
 def of_start(start: str, seed: int) -> list[StudyRun]:
     """Returns the runs from one export of `finetune_starts`."""
-    (method,) = (x for x in METHODS if x.name == "cosine")
-    config = on_both_texts(method.config("report"))
+    config = on_both_texts(get_method("cosine").config("report"))
     config.initial_weights = f"{finetune_starts.ROOT}/exports/{start}-seed={seed}"
     found = []
     for length, warmup in LENGTHS.items():

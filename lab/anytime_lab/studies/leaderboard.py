@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from ml_collections import ConfigDict
 
-from anytime_lab.studies.leaderboard_peaks import METHODS, Peaks, peak_changes
+from anytime_lab.studies.leaderboard_peaks import Peaks, get_method, peak_changes
 from anytime_lab.study.plan import Study, StudyRun, chain, grid, runs, seeds
 
 ROOT = "runs/studies/leaderboard"
@@ -46,6 +46,5 @@ def get_config(name: str = "") -> ConfigDict:
 
 def of_method(name: str, seed: int) -> list[StudyRun]:
     """Returns the runs of a method with a seed: one, or with a horizon those to 1x, 2x and 4x."""
-    (method,) = (x for x in METHODS if x.name == name)
     space = grid(peak_changes(PEAKS[name]), seeds(seed))
-    return runs(name, method.config("report"), space, ROOT)
+    return runs(name, get_method(name).config("report"), space, ROOT)

@@ -90,6 +90,12 @@ METHODS: Sequence[Method] = (
 )
 
 
+def get_method(name: str) -> Method:
+    """Returns the method with a name."""
+    (method,) = (x for x in METHODS if x.name == name)
+    return method
+
+
 def get_study() -> Study:
     """Returns the study."""
     title = "peaks of a decoder of 98,304 block parameters on packages of Python, 1x to 4x."

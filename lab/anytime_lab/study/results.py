@@ -200,6 +200,11 @@ class Results:
         """
         return _loss_curves(self.runs)
 
+    @property
+    def every_seed_is_fresh(self) -> bool:
+        """Whether all sets are reported, so that no seed selects."""
+        return bool(self.reported_sets) and not self.selects_elsewhere
+
     def comparable_curves(self, kind: str) -> list[LossCurve]:
         """Returns the first seed's curves of a kind, of the variant of the kind's first run."""
         settings = next((run.settings for run in self.runs if run.kind == kind), {})

@@ -202,8 +202,9 @@ def gap_at(
     )
     reported = reported_seeds(results, curve, [seed for seed in ours if seed in theirs])
     each = np.array([ours[seed] - theirs[seed] for seed in reported])
-    all_fresh = bool(results.reported_sets) and not results.selects_elsewhere
-    return gap_of(each, None if all_fresh else [seed != curve.seed for seed in reported])
+    return gap_of(
+        each, None if results.every_seed_is_fresh else [seed != curve.seed for seed in reported]
+    )
 
 
 def gap_of(differences: np.ndarray, is_fresh: Sequence[bool] | None = None) -> Gap:
