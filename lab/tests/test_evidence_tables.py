@@ -35,6 +35,11 @@ def read_table(page, number=0, block=None):
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 
+def read_page(name):
+    """The text of a page with single spaces."""
+    return " ".join((EVIDENCE / name).read_text("utf-8").split())
+
+
 def read_lines(study, metric="loss"):
     """The loss on each reported set, from the lines of an archive: by run, step and weights."""
     losses = {}
@@ -72,19 +77,22 @@ def holm(p_values):
     return left
 
 
+def half_width_of(each):
+    """Half of the 95% interval of differences [seeds, sets], over seeds or sets."""
+    return max(
+        stats.t.ppf(0.975, x.size - 1) * stats.sem(x)
+        for x in (each.mean(axis=1), each.mean(axis=0))
+    )
+
+
 def check_difference(cell, each):
     """Checks `-0.023 ± 0.008, better` against differences [seeds, sets]; returns the half width."""
     shown = re.fullmatch(r"([+-][0-9.]+) ± ([0-9.]+)(?:, (better|worse|equal))?", cell)
     assert shown, cell
-    mean = each.mean()
-    half_width = max(
-        stats.t.ppf(0.975, x.size - 1) * stats.sem(x)
-        for x in (each.mean(axis=1), each.mean(axis=0))
-    )
+    mean, half_width = each.mean(), half_width_of(each)
     decimals = len(shown[1].partition(".")[2])
     assert f"{mean:+.{decimals}f}" == shown[1], cell
-    # Over sets it is by a bootstrap on the page.
-    assert abs(half_width - float(shown[2])) < 0.0011 + 0.05 * half_width, cell
+    assert abs(half_width - float(shown[2])) < 0.0011, cell
     low, high = mean - half_width, mean + half_width
     decided = {"better": high < -0.01, "worse": low > 0.01, "equal": -0.01 < low < high < 0.01}
     assert shown[3] == next((x for x, holds in decided.items() if holds), None), cell
@@ -130,7 +138,7 @@ def test_differences_of_the_leaderboard():
             p_values[one, other, multiple] = float(stats.ttest_1samp(each.mean(axis=1), 0).pvalue)
             found.append(power_for_the_margin(check_difference(cell, each), 8))
         assert [float(x) for x in powers.split(", ")] == pytest.approx(found, abs=0.03)
-    page = " ".join((EVIDENCE / "leaderboard.md").read_text("utf-8").split())
+    page = read_page("leaderboard.md")
     assert f"There are {len(p_values)} comparisons" in page
     assert f"leave out zero in {sum(p < 0.05 for p in p_values.values())}" in page
     assert f"leaves {len(holm(p_values))}" in page
@@ -308,10 +316,65 @@ def test_ramps():
                 each = np.stack([ours[x] - theirs[x] for x in sorted(ours)])
                 check_difference(cell, each)
                 p_values[one, other, multiple] = stats.ttest_1samp(each.mean(axis=1), 0).pvalue
-    page = " ".join((EVIDENCE / "batches.md").read_text("utf-8").split())
+    page = read_page("batches.md")
     small = sum(p < 0.05 for p in p_values.values())
     left = f"Of {len(p_values)} intervals {small} leave out zero, and Holm's correction leaves "
     assert f"{left}{len(holm(p_values))};" in page
+
+
+def losses_of_runs(lines, pattern, step, label="f25"):
+    """The losses [seeds, sets] of the runs with such names."""
+    names = sorted(x for x, at, of in lines if (at, of) == (step, label) and re.match(pattern, x))
+    sets = sorted(lines[names[0], step, label])
+    return np.array([[lines[name, step, label][x] for x in sets] for name in names])
+
+
+def test_what_the_text_says_of_branches():
+    lines, page = read_lines("batches"), read_page("batches.md")
+    found, noises = {}, {}
+    for at, of_trunk, of_twice, of_four in (("1x", 720, 600, 540), ("4x", 2880, 2400, 2160)):
+        twice = rf"kept-seed=\d+-batch_growth=64_at_{at}", of_twice
+        lower = rf"rate_at_{at}-seed=\d+-peak=0.00785", of_trunk
+        root, scaled = (
+            losses_of_runs(lines, rf"{x}-seed=\d+-batch_growth=128_at_{at}", of_four)
+            for x in ("root", "scaled")
+        )
+        live, averaged = (
+            [
+                losses_of_runs(lines, *x, label).mean(axis=1)
+                for x in ((r"trunk", of_trunk), twice, lower)
+            ]
+            for label in ("last", "f25")
+        )
+        trunk, *others = np.subtract(live, averaged)
+        noises[at] = [np.mean(x / trunk) for x in others]
+        rate = losses_of_runs(lines, *twice) - losses_of_runs(lines, *lower)
+        found[at] = [f"{x.mean():+.3f} ± {half_width_of(x):.3f}" for x in (rate, scaled - root)]
+    assert f"is {found['1x'][0]} at 1.5x and {found['4x'][0]} at 6x" in page
+    assert f"{found['1x'][1][1:]} and {found['4x'][1][1:]} more" in page
+    (a, b), (c, d) = noises.values()
+    noise = f"{a:.2f} and {c:.2f} of the trunk's with twice the batch, {b:.2f} and {d:.2f} with"
+    assert noise in page
+
+
+def test_what_the_text_says_of_ramps():
+    """Other averages, and other methods of the leaderboard minus the same trunk."""
+    lines = read_lines("batch_ramps")
+    for label in ("f12.5", "f50"):
+        each = losses_of_runs(lines, "ramp", 1180, label) - losses_of_runs(
+            lines, "falling", 1920, label
+        )
+        assert each.shape == (8, 32)
+        assert abs(each.mean()) + half_width_of(each) < 0.01
+    lines, page = read_lines("leaderboard"), read_page("batches.md")
+    trunk = losses_of_method(lines, "AdamW, constant, f25", 4)
+    for method, name in {
+        "AdamW, power, f25": "(`power`)",
+        "PACE, constant, f25": "PACE",
+        "schedule-free AdamW, constant, x": "schedule-free AdamW",
+    }.items():
+        losses = losses_of_method(lines, method, 4)
+        assert f"{name} {np.mean([losses[k] - trunk[k] for k in trunk]):.3f}" in page
 
 
 @pytest.mark.parametrize(
