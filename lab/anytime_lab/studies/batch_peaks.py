@@ -44,10 +44,10 @@ def get_config(name: str = "") -> ConfigDict:
 def of_64(name: str) -> list[StudyRun]:
     """Returns the runs of a method with batches of 64."""
     space = grid(peak_changes(MIDDLES[name], FACTORS), seeds(*SEEDS))
-    return runs(f"{name}-64", larger(name, "selection"), space, ROOT)
+    return runs(f"{name}-64", config_of_64(name, "selection"), space, ROOT)
 
 
-def larger(name: str, role: str) -> ConfigDict:
+def config_of_64(name: str, role: str) -> ConfigDict:
     """Returns the settings of a method with batches of 64, evaluated on packages of a role."""
     config = get_method(name).config(role)
     config.batch_growth = {"1 steps": 2 * config.batch_size}

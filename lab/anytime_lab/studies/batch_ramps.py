@@ -61,8 +61,8 @@ def of_seed(seed: int) -> list[StudyRun]:
         ("seesaw", "2x", seesaw_changes()),
     ):
         found.append(branches(name, trunks, at, [change], STOP))
-    larger = batch_peaks.larger("constant", "report")
-    found.append(runs("constant-64", larger, grid(peak_changes(PEAK_64), seeds(seed)), ROOT))
+    config = batch_peaks.config_of_64("constant", "report")
+    found.append(runs("constant-64", config, grid(peak_changes(PEAK_64), seeds(seed)), ROOT))
     return chain(*found)
 
 
