@@ -21,7 +21,7 @@ MODULES = ["anytime_jax.schedules", "anytime_jax.averaging", "anytime_jax.roundi
 MODULES += ["anytime_jax.weights.post_hoc_averages"]
 MODULES += ["anytime_jax.optimizers"]
 MODULES += [f"anytime_jax.optimizers.{m.name}" for m in pkgutil.iter_modules(optimizers.__path__)]
-MODULES += ["anytime_jax.config.clock", "anytime_jax.config.seesaw", "anytime_jax.data.mixture"]
+MODULES += ["anytime_jax.config.clock", "anytime_jax.data.mixture"]
 MODULES += ["anytime_jax.models.loss", "anytime_jax.training.step"]
 
 

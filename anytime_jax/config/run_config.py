@@ -14,7 +14,6 @@ import numpy as np
 
 from anytime_jax import averaging, schedules
 from anytime_jax.checks import require
-from anytime_jax.config import seesaw
 from anytime_jax.config.clock import Clock, Stop, read_growth, read_stop
 from anytime_jax.config.kinds import NOBODY, Kind, Trust, explain_errors, is_trusted
 from anytime_jax.config.model import ModelConfig
@@ -218,14 +217,11 @@ def resolve(settings: Settings, trust: Trust = NOBODY) -> Config:
 
 
 def _resolve(settings: Settings, trust: Trust) -> Config:
-    growth, decay, branch = settings.batch_growth, settings.decay, settings.branch
-    first = Clock(settings.batch_size, settings.model.length, settings.chinchilla_tokens)
-    if growth != "seesaw":
-        first = read_growth(growth, first)
+    decay, branch = settings.decay, settings.branch
+    clock = Clock(settings.batch_size, settings.model.length, settings.chinchilla_tokens)
+    clock = read_growth(settings.batch_growth, clock)
     with within("schedule"):
-        rate = _build_schedule(settings.schedule, first)
-    # A branch has the clock of its trunk up to where it leaves it.
-    clock, learning_rate = seesaw.grow(first, rate) if growth == "seesaw" else (first, rate)
+        rate = learning_rate = _build_schedule(settings.schedule, clock)
     end = clock.time_at(decay.horizon, "decay.horizon") if decay.horizon else rate.end
     branch_step = _branch_step(branch, clock, end)
     if decay.horizon:
@@ -239,8 +235,6 @@ def _resolve(settings: Settings, trust: Trust) -> Config:
             allowed += ", 90% of it" if branch_step is None else ""
             require(clock.time(step) < end, "horizon", decay.horizon, allowed)
             learning_rate = schedules.Decay(rate, clock.time(step), end, decay.floor, decay.shape)
-        if growth == "seesaw":
-            clock, learning_rate = seesaw.grow(first, learning_rate)
     _check_rates(settings.schedule, learning_rate)
     last = learning_rate.end
     horizon = None if last is None else clock.step_of(last)

@@ -278,8 +278,7 @@ class Settings:
         batch that has grown has more parts of the same size.
       accumulation: type in which the gradients of microbatches are summed; "bfloat16" takes half
         the memory and rounds every sum to 8 bits.
-      batch_growth: batch size from a point on, {"2x": 512, "8x": 1024}; or "seesaw": where the
-        schedule would halve the rate, the batch doubles and the rate falls by sqrt(2).
+      batch_growth: batch size from a point on, {"2x": 512, "8x": 1024}.
       stages: values of length, rope_theta, rope_scaling and mixture from a point on: {"8x":
         {"length": 4096}, "16x": {"mixture": {...}}}.
       chinchilla_tokens: tokens of the budget 1x, about 20 for each parameter of the blocks.
@@ -308,7 +307,7 @@ class Settings:
     batch_size: int = 256
     microbatches: int | Literal["auto", "again"] = setting(8, identity=False)
     accumulation: Dtype = setting("float32", identity=False)
-    batch_growth: ByName | Literal["seesaw"] = setting((), branch="named")
+    batch_growth: ByName = setting((), branch="named")
     stages: ByName = setting((), identity=False)
     chinchilla_tokens: int = 3_276_800_000  # 20 for each parameter of the 150M model's blocks
     stop: str = setting("32x", identity=False)

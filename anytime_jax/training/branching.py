@@ -248,8 +248,8 @@ def check_inheritance(config: Config, trunk: Config, step: int) -> None:
     if grown[0] != grown[1]:
         raise InputError(
             "before the branch leaves it, the batch of the trunk grows at other points than the "
-            "batch of the branch: give both the same batch_growth, and with 'seesaw' the same "
-            f"schedule, up to {config.clock.describe(step)}",
+            "batch of the branch: give both the same batch_growth, up to "
+            f"{config.clock.describe(step)}",
             "config.branch",
         )
     before, after = (x.rate_at(step) for x in (trunk, config))

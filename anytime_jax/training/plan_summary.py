@@ -124,8 +124,6 @@ def _describe_batch(plan: Plan) -> str:
     for phase in later:
         if phase.step < plan.stop:
             text += f"; {phase.span * config.batch_size:,} from {config.clock.describe(phase.step)}"
-    if config.batch_growth == "seesaw":
-        text += "; the rate falls by sqrt(2) where the batch doubles, and nowhere else"
     return text
 
 

@@ -31,6 +31,6 @@ def test_public_name_has_an_example(name):
     assert ">>> " in getattr(theory, name).__doc__
 
 
-@pytest.mark.parametrize("name", ["anytime_lab.theory", *MODULES])
+@pytest.mark.parametrize("name", ["anytime_lab.theory", "anytime_lab.seesaw", *MODULES])
 def test_examples_run(name):
     assert doctest.testmod(importlib.import_module(name), extraglobs=NAMES).failed == 0

@@ -31,7 +31,6 @@ BASES = {
     "branch at 1x": {"branch.from_run": "trunk", "branch.at": "1x"},
     "llama": {"model.kind": "llama"},
     "mup": {"model.parametrization": "mup", "model.base_width": 16},
-    "seesaw": {"batch_growth": "seesaw", "stop": "1 steps"},
 }
 # Values by setting; those of each base are one case.
 REFUSED = {
@@ -141,21 +140,11 @@ REFUSED = {
         "model.rope_scaling": [(8.0,), (8.0, 4.0, 1.0, 128)],
     },
     "mup": {"initial_weights": ["somewhere"], "model.base_width": [-16]},
-    "seesaw": {
-        "schedule": [
-            {"kind": "constant", **WARMUP},
-            {"kind": "power", **WARMUP, "gamma": 0.0, "alpha": 1.0},
-            {"kind": "inverse_sqrt", **WARMUP, "alpha": 1e12},  # halves beyond 2^31 updates
-            {"kind": "cosine", **WARMUP, "horizon": "4x", "floor": 0.51},
-            {"kind": "linear", **WARMUP, "horizon": "43 steps"},  # one update after the cut
-        ]
-    },
 }
 # Settings that a refusal names in place of the one that was changed.
 NAMED = {
     ("", "model.parametrization"): "model",
     ("501 layers", "model.layer_loop"): "model.layers",
-    ("seesaw", "schedule"): "batch_growth",
 }
 CASES = [(base, name) for base, values in REFUSED.items() for name in values]
 

@@ -22,6 +22,7 @@ Result: lab/evidence/batches.md
 
 from ml_collections import ConfigDict
 
+from anytime_lab import seesaw
 from anytime_lab.studies import batch_peaks, leaderboard
 from anytime_lab.studies.leaderboard_peaks import peak_changes
 from anytime_lab.study.plan import Change, Study, StudyRun, branches, chain, grid, runs, seeds
@@ -52,29 +53,17 @@ def get_config(name: str = "") -> ConfigDict:
 def of_seed(seed: int) -> list[StudyRun]:
     """Returns the leaderboard's trunk and cosines of a seed, and the branches."""
     trunks = leaderboard.of_method("constant", seed)
-    found = [trunks, leaderboard.of_method("cosine", seed)]
+    cosines = leaderboard.of_method("cosine", seed)
+    cosine = cosines[-1].build()  # to 4x
+    found = [trunks, cosines]
     for name, at, change in (
         ("ramp", "1x", RAMP),
         ("larger", "1x", {"batch_growth": {"1x": 64}}),
         ("falling", "1x", FALLING),
         ("late", "2x", {"batch_growth": {"2x": 128}}),
-        ("seesaw", "2x", seesaw_changes()),
+        ("seesaw", "2x", seesaw.follow(cosine.learning_rate, cosine.clock)),
     ):
         found.append(branches(name, trunks, at, [change], STOP))
     config = batch_peaks.config_of_64("constant", "report")
     found.append(runs("constant-64", config, grid(peak_changes(PEAK_64), seeds(seed)), ROOT))
     return chain(*found)
-
-
-def seesaw_changes() -> Change:
-    """Returns the changes of a branch that follows the cosine to the end."""
-    (*_, cosine) = leaderboard.of_method("cosine", leaderboard.SEEDS[0])
-    cosine.config.batch_growth = "seesaw"
-    config = cosine.build()
-    tokens = config.clock.tokens_per_step  # of the first batch size
-    _, *doubled = config.clock.phases
-    return {
-        "schedule.kind": "anytime_jax.config.seesaw:Staircase",
-        "schedule.cuts": tuple(x.time for x in doubled),
-        "batch_growth": {f"{x.time * tokens} tokens": config.batch_size * x.span for x in doubled},
-    }

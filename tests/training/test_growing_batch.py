@@ -1,4 +1,4 @@
-"""Runs with batch_growth = "seesaw": stops on either side of a cut, and a decaying branch."""
+"""Runs whose batch grows: stops on either side of the growth, and averages by hand."""
 
 import numpy as np
 import pytest
@@ -6,25 +6,21 @@ import small_run
 from training_runs import bits, records, saved, start, update_by_hand
 
 from anytime_jax import averaging
-from anytime_jax.errors import InputError
 from anytime_jax.training.loop import Outcome
 
-SCHEDULE = {"kind": "inverse_sqrt", "peak": 1e-2, "alpha": 2.0}
-SCHEDULE |= {"warmup": "3 steps"}
-# The rate halves at 3 + 6 updates, and again at 3 + 30 of the first batch, 12 of the second.
-GROWN = {"batch_growth": "seesaw", "schedule": SCHEDULE, "averages": ("f6.25",)}
+GROWN = {"batch_growth": (("9 steps", 16),), "averages": ("f6.25",)}
 GROWN |= {"log__every": "1 steps", "checkpoint__every": "100 steps", "data__repeat": True}
 
 
 @pytest.fixture(scope="module")
 def trunk(dataset, tmp_path_factory):
     """15 updates in one go: 9 of 8 windows, 6 of 16."""
-    run = tmp_path_factory.mktemp("seesaw") / "trunk"
+    run = tmp_path_factory.mktemp("grown") / "trunk"
     assert start(run, dataset, stop="15 steps", **GROWN)[0] == Outcome(15, "stop")
     return run
 
 
-def test_resume_across_a_cut_is_bitwise_equal(trunk, dataset, tmp_path):
+def test_resume_across_the_growth_is_bitwise_equal(trunk, dataset, tmp_path):
     for stop in ("9 steps", "11 steps", "15 steps"):
         start(tmp_path, dataset, stop=stop, **GROWN)
     assert bits(tmp_path, 15) == bits(trunk, 15)
@@ -48,15 +44,3 @@ def test_batches_and_averages_by_hand(trunk, dataset):
     for name, average in small_run.leaves(averaging.averages(last.opt_state)["f6.25"]).items():
         expected = sum(weight * x[name] for weight, x in zip(kernel, iterates, strict=True))
         np.testing.assert_allclose(average, expected, atol=1e-6)
-
-
-@pytest.mark.slow
-def test_decay_of_a_run_with_seesaw(trunk, dataset, tmp_path):
-    """Of one update, too few for another cut; at the trunk's milestone on its growing clock."""
-    changes = {**GROWN, "stop": "horizon", "decay__horizon": "2x"}
-    changes |= {"branch__from_run": str(trunk), "branch__change": ("schedule.alpha",)}
-    assert start(tmp_path / "branch", dataset, **changes)[0] == Outcome(15, "stop")
-    assert records(tmp_path / "branch")[0][0] == 15  # it leaves at 14
-    changes["schedule"] = {**SCHEDULE, "alpha": 3.0}
-    with pytest.raises(InputError, match="batch_growth"):
-        start(tmp_path / "other", dataset, **changes)

@@ -1,0 +1,64 @@
+"""Seesaw: where a schedule would halve the rate, the batch doubles and the rate falls by sqrt(2).
+
+The noise of Adam's updates is in proportion to rate / sqrt(batch size). To halve the rate halves
+this ratio. To divide the rate by sqrt(2) and double the batch halves it as well. So, at equal
+tokens, the loss should be that of a schedule that halves its rate, in fewer updates, as long as the
+batch is smaller than the critical batch size.
+
+    changes = seesaw.follow(schedules.cosine(1e-2, 1920), clock)
+
+Source: Meterez et al. 2025, "Seesaw: Accelerating Training by Balancing Learning Rate and Batch
+Size Scheduling", arXiv 2510.14717.
+"""
+
+import dataclasses
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from anytime_jax import checks
+from anytime_jax.config.clock import Clock
+from anytime_jax.schedules import Schedule, Time
+
+
+@dataclasses.dataclass(frozen=True)
+class Seesaw(Schedule):
+    """Seesaw's rate, which falls by sqrt(2) at each of the times `cuts`, after a linear warmup.
+
+    Examples:
+      >>> Seesaw(peak=1.0, cuts=(30, 50)).evaluate([29, 30, 50])
+      array([1.        , 0.70710678, 0.5       ])
+    """
+
+    peak: float
+    cuts: tuple[int, ...]
+    warmup: Time = 0
+    warmup_init: float = 0.1
+
+    def formula(self, t: Any, xp: ModuleType) -> Any:
+        """Returns the peak, divided by sqrt(2) for every cut."""
+        fallen = xp.sum(xp.asarray(t)[..., None] >= xp.asarray(self.cuts), axis=-1)
+        return self.peak * 2 ** (-fallen / 2)
+
+
+def follow(rate: Schedule, clock: Clock) -> dict[str, Any]:
+    """Returns the settings of a run whose batch doubles where a schedule with an end would halve.
+
+    A cut is the first whole update of the growing batch at which the rate would have halved again.
+    Raises an InputError if the rate at the end is zero, or if two cuts are at one update.
+    """
+    checks.require(rate.evaluate(rate.end) > 0, "rate", rate, "a schedule with a floor above 0")
+    times = np.arange(rate.warmup_end, rate.end + 1)
+    fallen = -np.log2(rate.evaluate(times) / rate.peak) + 1e-9
+    for number in range(1, int(fallen[-1]) + 1):
+        step = clock.step_of(int(times[fallen >= number][0]))
+        clock = clock.grown(step, clock.batch_size * 2**number)
+    doubled = clock.phases[1:]
+    return {
+        "schedule.kind": f"{__name__}:Seesaw",
+        "schedule.cuts": tuple(x.time for x in doubled),
+        "batch_growth": {
+            f"{x.time * clock.tokens_per_step} tokens": clock.batch_size * x.span for x in doubled
+        },
+    }
