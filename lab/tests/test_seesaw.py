@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from configs import quickstart
 
 from anytime_jax import schedules
 from anytime_jax.config import run_config
@@ -12,6 +11,7 @@ from anytime_jax.config.clock import Clock
 from anytime_jax.config.kinds import NOBODY
 from anytime_jax.errors import InputError
 from anytime_lab import seesaw
+from configs import quickstart
 
 BATCH, PEAK = 32, 1e-2
 CLOCK = Clock(batch_size=BATCH, length=64, chinchilla_tokens=400 * BATCH * 64)
