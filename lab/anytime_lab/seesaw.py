@@ -5,7 +5,7 @@ this ratio. To divide the rate by sqrt(2) and double the batch halves it as well
 tokens, the loss should be that of a schedule that halves its rate, in fewer updates, as long as the
 batch is smaller than the critical batch size.
 
-    changes = seesaw.follow(schedules.cosine(1e-2, 1920), clock)
+    changes = seesaw.follow(schedules.cosine(1e-2, 1920), clock, "4x")
 
 Source: Meterez et al. 2025, "Seesaw: Accelerating Training by Balancing Learning Rate and Batch
 Size Scheduling", arXiv 2510.14717.
@@ -42,14 +42,14 @@ class Seesaw(Schedule):
         return self.peak * 2 ** (-fallen / 2)
 
 
-def follow(rate: Schedule, clock: Clock) -> dict[str, Any]:
-    """Returns the settings of a run whose batch doubles where a schedule with an end would halve.
+def follow(rate: Schedule, clock: Clock, stop: str) -> dict[str, Any]:
+    """Returns the settings of a run to "4x", say, whose batch doubles where `rate` halves.
 
     A cut is the first whole update of the growing batch at which the rate would have halved again.
-    Raises an InputError if the rate at the end is zero, or if two cuts are at one update.
+    Raises an InputError for a rate of 0 at the stop, and for two cuts at one update.
     """
-    checks.require(rate.evaluate(rate.end) > 0, "rate", rate, "a schedule with a floor above 0")
-    times = np.arange(rate.warmup_end, rate.end + 1)
+    times = np.arange(rate.warmup_end, clock.time_at(stop, "stop") + 1)
+    checks.require(rate.evaluate(times[-1]) > 0, "rate", rate, "a schedule above 0 at the stop")
     fallen = -np.log2(rate.evaluate(times) / rate.peak) + 1e-9
     for number in range(1, int(fallen[-1]) + 1):
         step = clock.step_of(int(times[fallen >= number][0]))

@@ -74,7 +74,7 @@ def relative_updates(results: Results, curve: LossCurve) -> dict[float, float]:
     found = {}
     for m in results.multiples:
         end = config.clock.step_at(f"{m:g}x", "multiple")
-        near = [np.mean(logs) for step, logs in rows if 0.9 * end < step <= end and logs]
+        near = [float(np.mean(logs)) for step, logs in rows if 0.9 * end < step <= end and logs]
         if near:
             found[m] = float(np.exp(np.mean(near)))
     return found

@@ -22,7 +22,7 @@ WARM = {"warmup": 40, "warmup_init": 0.2}
 def test_cuts_of_a_cosine(floor, doublings):
     """The first whole updates of a batch of 2^k at or after the closed form's times."""
     rate = schedules.cosine(1.0, 10_040, 40, floor=floor)
-    changes = seesaw.follow(rate, CLOCK)
+    changes = seesaw.follow(rate, CLOCK, "10040 steps")
     factors = [(2.0**-k - floor) / (1 - floor) for k in range(1, doublings + 1)]
     times = [40 + 10_000 * math.acos(2 * x - 1) / math.pi for x in factors]
     late = np.subtract(changes["schedule.cuts"], times)
@@ -41,7 +41,7 @@ def test_cuts_of_a_cosine(floor, doublings):
 def test_a_run_follows_the_schedule_update_by_update(rate):
     """Where the schedule has halved again, so does the batch double."""
     source = quickstart.get_config().to_dict()
-    changes = seesaw.follow(rate, run_config.build(source, trust=NOBODY).clock)
+    changes = seesaw.follow(rate, run_config.build(source, trust=NOBODY).clock, "1600 steps")
     schedule = {"kind": changes["schedule.kind"], "peak": PEAK, "cuts": changes["schedule.cuts"]}
     schedule |= {"warmup": "40 steps", "warmup_init": 0.2}
     source |= {"schedule": schedule, "batch_growth": changes["batch_growth"]}
@@ -58,5 +58,5 @@ def test_a_run_follows_the_schedule_update_by_update(rate):
 
 
 def test_a_decay_to_zero_is_refused():
-    with pytest.raises(InputError, match="floor"):
-        seesaw.follow(schedules.linear(1.0, 1024, floor=0.0), CLOCK)
+    with pytest.raises(InputError, match="above 0"):
+        seesaw.follow(schedules.linear(1.0, 1600, floor=0.0), CLOCK, "4x")

@@ -61,7 +61,7 @@ def of_seed(seed: int) -> list[StudyRun]:
         ("larger", "1x", {"batch_growth": {"1x": 64}}),
         ("falling", "1x", FALLING),
         ("late", "2x", {"batch_growth": {"2x": 128}}),
-        ("seesaw", "2x", seesaw.follow(cosine.learning_rate, cosine.clock)),
+        ("seesaw", "2x", seesaw.follow(cosine.learning_rate, cosine.clock, STOP)),
     ):
         found.append(branches(name, trunks, at, [change], STOP))
     config = batch_peaks.config_of_64("constant", "report")
