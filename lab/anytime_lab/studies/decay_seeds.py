@@ -5,9 +5,9 @@
     anytime differences --study=decay_seeds --base=constant-peak=0.0111 --page=decay.md
 
 The leaderboard's decoder at its constant rates. AdamW has fixed decays of 0.1, 0.045 and none, and
-"g1", which follows the run; Muon has 0.1 and "g1". The runs with 0.1 are the leaderboard's own, and
-are taken from its records. "g3" and "g5.8", which takes the share 4 / t of a weight at time t, go
-to 2x with three seeds.
+g1, which follows the run (`anytime_lab.optimizers.log_time_decay`); Muon has 0.1 and g1. The runs
+with 0.1 are the leaderboard's own, and are taken from its records. g3 and g5.8, which takes the
+share 4 / t of a weight at time t, go to 2x with three seeds.
 
 Cost:   275M tokens: an hour of two idle CPU cores, without the runs that are taken.
 Result: lab/evidence/decay.md
@@ -16,13 +16,17 @@ Result: lab/evidence/decay.md
 from ml_collections import ConfigDict
 
 from anytime_lab.studies.leaderboard import PEAKS, SEEDS
-from anytime_lab.studies.leaderboard_peaks import METHODS, peak_changes
+from anytime_lab.studies.leaderboard_peaks import get_method, peak_changes
 from anytime_lab.study.plan import Change, Study, StudyRun, chain, grid, runs, seeds, values
 
 ROOT = "runs/studies/decay_seeds"
 AS_THERE: list[Change] = [{}]  # 0.1
-DECAYS = {"constant": (0.045, 0.0, "g1"), "muon-constant": ("g1",)}
-FAST = values("optimizer.weight_decay", "g3", "g5.8")
+FIXED = {"constant": values("optimizer.weight_decay", 0.045, 0.0), "muon-constant": []}
+GROWING = {
+    "constant": "anytime_lab.optimizers:LogTimeAdamW",
+    "muon-constant": "anytime_lab.optimizers:LogTimeMuon",
+}
+FAST = (3.0, 5.8)
 
 
 def get_study() -> Study:
@@ -40,13 +44,13 @@ def get_config(name: str = "") -> ConfigDict:
 def of_seed(number: int, *, with_fast: bool) -> list[StudyRun]:
     """Returns the runs of a seed, those of the leaderboard first."""
     found: list[StudyRun] = []
-    for method in METHODS:
-        if method.name in DECAYS:
-            config, peaks = method.config("report"), peak_changes(PEAKS[method.name])
-            others = values("optimizer.weight_decay", *DECAYS[method.name])
-            space = grid(peaks, chain(AS_THERE, others), seeds(number))
-            found += runs(method.name, config, space, ROOT)
-            if with_fast and method.name == "constant":
-                config.stop = "2x"
-                found += runs(method.name, config, grid(peaks, FAST, seeds(number)), ROOT)
+    for name in ("constant", "muon-constant"):
+        config = get_method(name).config("report")
+        space = grid(peak_changes(PEAKS[name]), seeds(number))
+        found += runs(name, config, grid(chain(AS_THERE, FIXED[name]), space), ROOT)
+        config.optimizer.update(kind=GROWING[name], weight_decay=0.0)
+        for g in (1.0, *(FAST if with_fast and name == "constant" else ())):
+            config.optimizer.g = g
+            config.stop = "2x" if g in FAST else "4x"
+            found += runs(f"{name}-g{g:g}", config, space, ROOT)
     return found
