@@ -53,6 +53,10 @@ PLUGIN = Plugin(
             "differences",
             "Compare groups of a study's runs with one of them, paired by seed.",
         ),
+        "fine-tunes": _command(
+            "fine_tunes",
+            "Compare the models that a study tunes, by what they learn and what they keep.",
+        ),
         "larger-batches": _command(
             "larger_batches",
             "Compare branches with larger batches with their trunks, at equal tokens and at equal "

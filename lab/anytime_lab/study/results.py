@@ -262,7 +262,7 @@ def _check_comparable(study: Study, configs: Sequence[Config]) -> None:
         reported.setdefault(_reported_sets(config), run.name)
         run_file = run_json.read_run_file(run.run_dir, "take that run out of the study")
         identity = run_file.identity if run_file else {}
-        settings = config.select(lambda x: True)
+        settings = config.select(lambda x: x.identity)
         differences = [
             f"{name} is {value!r}, the study has {settings[name]!r}"
             for name, value in identity.items()
@@ -348,7 +348,9 @@ def _read_run(
         )
     rows = read_records(run.run_dir, warn)
     _warn_of_missing_rows(run, rows, warn)
-    evaluated = [(row, losses) for row, losses in evaluated_rows(rows) if row.step]
+    # Before the first update, only weights that were given are worth a comparison.
+    start = 0 if config.initial_weights else 1
+    evaluated = [(row, losses) for row, losses in evaluated_rows(rows) if row.step >= start]
     if late := {x for row, _ in evaluated for x in _late(row)}:
         warn(
             f"run {run.name}: losses of {', '.join(sorted(late))} are left out where it began late"

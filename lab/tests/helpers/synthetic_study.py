@@ -117,7 +117,8 @@ def write_run(run, run_dir, until=None):
     writer = RecordWriter(run_dir, first, {})
     for multiple in MULTIPLES:
         step = clock.step_at(f"{multiple}x")
-        if step > first and multiple <= min(stop, until or stop):
+        is_seen = config.branch_step is None or step > first
+        if is_seen and multiple <= min(stop, until or stop):
             row = {f"eval/{k}/loss": loss(run, multiple, k, config.seed) for k in FACTORS}
             row |= {
                 f"eval/{name}/{k}/loss": x
