@@ -369,6 +369,8 @@ def test_what_the_text_says_of_ramps():
     lines, page = read_lines("leaderboard"), read_page("batches.md")
     trunk = losses_of_method(lines, "AdamW, constant, f25", 4)
     for method, name in {
+        "AdamW, constant 48, f25": "warmup of 48",
+        "Muon, constant, f25": "Muon",
         "AdamW, power, f25": "(`power`)",
         "PACE, constant, f25": "PACE",
         "schedule-free AdamW, constant, x": "schedule-free AdamW",
