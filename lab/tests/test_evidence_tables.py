@@ -536,3 +536,64 @@ def test_outcomes_of_predictions_at_one_rate_for_all():
     assert all(abs(x - 0.835) < 0.01 for key, x in powers.items() if key[0] == "1.1, 2.2")
     assert above.pop(("1.1, 2.2", "0.1")) < 10
     assert (round(min(above.values())), round(max(above.values()))) == (20, 147)
+
+
+# Fine-tunes
+
+
+def losses_of_tuned(lines, start, length, peak, prefix, step):
+    """The losses [seeds, sets] on the sets that a prefix names."""
+    names = [f"{start}-horizon={length}-peak={peak}-seed={seed}" for seed in range(11, 16)]
+    rows = [lines[name, step, "last"] for name in names]
+    return np.array([[row[x] for x in sorted(row) if x.startswith(prefix)] for row in rows])
+
+
+def kept_at(level, learned, kept):
+    """The losses of one seed that are kept, [sets], where its line reaches a level; by peaks."""
+    best = int(learned.argmin())
+    if level <= learned[best]:
+        return kept[best]
+    upper = max(i for i in range(best) if learned[i] >= level)
+    share = (learned[upper] - level) / (learned[upper] - learned[upper + 1])
+    return (1 - share) * kept[upper] + share * kept[upper + 1]
+
+
+def test_fine_tunes():
+    """By hand, from the lines of the records."""
+    lines, peaks = read_lines("finetunes"), ("0.002", "0.004", "0.008", "0.016", "0.032")
+    rows = read_table("finetunes.md", 0, "fine-tunes")
+    assert len(rows) == 12
+    for length, start, peak, _, *cells, _ in rows:
+        step = {"none": 0, "0.0625x": 30, "0.25x": 120}[length]
+        of = "0.25x" if length == "none" else length
+
+        def losses(start, prefix, peak, of=of, step=step):
+            return losses_of_tuned(lines, start, of, peak, prefix, step)
+
+        best = {}
+        for name in (start, "wsd"):
+            means = [losses(name, "selection", x).mean() for x in peaks]
+            best[name] = next(
+                x for x, y in zip(peaks, means, strict=True) if y <= min(means) + 1e-3
+            )
+        assert peak in (best[start], "-")
+        if start == "wsd":
+            assert cells[:2] == ["0", "0"]
+            continue
+        for cell, prefix in zip(cells, ("report-english", "report-python"), strict=False):
+            ours, base = (losses(x, prefix, best[x]) for x in (start, "wsd"))
+            assert ours.shape == (5, 8 if prefix == "report-english" else 32)
+            check_difference(cell, ours - base)
+        if length == "none":
+            continue
+        learned, kept = (
+            {x: np.stack([losses(x, prefix, y) for y in peaks]) for x in (start, "wsd")}
+            for prefix in ("report-english", "report-python")
+        )
+        each = []
+        for seed in range(5):
+            x = {name: learned[name][:, seed].mean(axis=1) for name in (start, "wsd")}
+            level = max(y.min() for y in x.values())
+            one, other = (kept_at(level, x[y], kept[y][:, seed]) for y in (start, "wsd"))
+            each.append(one - other)
+        check_difference(cells[2], np.stack(each))

@@ -10,8 +10,8 @@ pulled to its average. `log_time_decay.py` has a weight decay that follows the r
 from anytime_lab.optimizers.amuse import AMUSE
 from anytime_lab.optimizers.ema_nesterov import EMANesterov
 from anytime_lab.optimizers.gpa import GPA
-from anytime_lab.optimizers.log_time_decay import LogTimeAdamW, LogTimeMuon
+from anytime_lab.optimizers.log_time_decay import LogTimeDecay
 from anytime_lab.optimizers.normuon import NorMuon
 from anytime_lab.optimizers.pace import Pace
 
-__all__ = ["AMUSE", "GPA", "EMANesterov", "LogTimeAdamW", "LogTimeMuon", "NorMuon", "Pace"]
+__all__ = ["AMUSE", "GPA", "EMANesterov", "LogTimeDecay", "NorMuon", "Pace"]

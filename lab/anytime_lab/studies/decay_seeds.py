@@ -22,10 +22,7 @@ from anytime_lab.study.plan import Change, Study, StudyRun, chain, grid, runs, s
 ROOT = "runs/studies/decay_seeds"
 AS_THERE: list[Change] = [{}]  # 0.1
 FIXED = {"constant": values("optimizer.weight_decay", 0.045, 0.0), "muon-constant": []}
-GROWING = {
-    "constant": "anytime_lab.optimizers:LogTimeAdamW",
-    "muon-constant": "anytime_lab.optimizers:LogTimeMuon",
-}
+MATRICES = {"constant": "adam", "muon-constant": "muon"}
 FAST = (3.0, 5.8)
 
 
@@ -48,7 +45,9 @@ def of_seed(number: int, *, with_fast: bool) -> list[StudyRun]:
         config = get_method(name).config("report")
         space = grid(peak_changes(PEAKS[name]), seeds(number))
         found += runs(name, config, grid(chain(AS_THERE, FIXED[name]), space), ROOT)
-        config.optimizer.update(kind=GROWING[name], weight_decay=0.0)
+        config.optimizer.update(
+            kind="anytime_lab.optimizers:LogTimeDecay", matrices=MATRICES[name], weight_decay=0.0
+        )
         for g in (1.0, *(FAST if with_fast and name == "constant" else ())):
             config.optimizer.g = g
             config.stop = "2x" if g in FAST else "4x"
