@@ -10,7 +10,7 @@ through --average. The tables go between <!-- differences --> and <!-- end --> o
 import argparse
 import itertools
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
@@ -23,10 +23,13 @@ from anytime_lab.study.results import LOSS, Results, RunResult
 from anytime_lab.study.selection import GAP_TEXT, MARGIN, Gap, gap_of
 from anytime_lab.table_text import to_markdown
 
-EXAMPLES = ("--study=decays --base=adamw-peak=0.00849-weight_decay=0.135 --page=differences.md",)
+EXAMPLES = ("--study=lab/evidence/batch_ramps --base=constant-peak=0.0111 --page=differences.md",)
 
 
-def group_runs(results: Results) -> dict[str, dict[tuple[int, int], RunResult]]:
+Group = Mapping[tuple[int, int], RunResult]  # by the seeds of the weights and of the data
+
+
+def group_runs(results: Results) -> dict[str, Group]:
     """Returns the evaluated runs of each group by their seeds.
 
     Groups have the shortest names that tell them apart, whole parts between hyphens.
@@ -47,8 +50,8 @@ def _shortest(name: str, names: Collection[str]) -> str:
 
 def compare(
     results: Results,
-    ours: Mapping[tuple[int, int], RunResult],
-    base: Mapping[tuple[int, int], RunResult],
+    ours: Group,
+    base: Group,
     prefix: str = "",
     average: str | None = None,
 ) -> dict[float, Gap]:
@@ -67,9 +70,9 @@ def compare(
 
 
 def _reported(run: RunResult, label: str) -> dict[float, np.ndarray]:
-    """The reported losses of weights by multiple: of a run with a horizon, there alone."""
+    """The reported losses of weights by multiple; of a run with a horizon, at its ends."""
     losses = run.reported[LOSS]
-    points = losses.keys() if run.horizon is None else losses.keys() & {run.horizon}
+    points = losses.keys() if run.horizon is None else losses.keys() & {0.0, run.horizon}
     return {m: np.array(losses[m][label]) for m in points if label in losses[m]}
 
 
@@ -86,9 +89,7 @@ def make_table(results: Results, base: str, prefix: str = "", average: str | Non
     if base not in groups:
         hint = nearest(base, groups) or f"; there are {', '.join(groups)}"
         raise InputError(f"--base={base}: no group of evaluated runs has this name{hint}")
-    if not any(name.startswith(prefix) for name in results.reported_sets or ("",)):
-        known = ", ".join(results.reported_sets) or "none"
-        raise InputError(f"--sets={prefix}: no reported set begins with it; they are {known}")
+    check_sets(results, prefix)
     rows = {name: compare(results, x, groups[base], prefix, average) for name, x in groups.items()}
     multiples = sorted({m for gaps in rows.values() for m in gaps})
     table = Table(
@@ -100,19 +101,30 @@ def make_table(results: Results, base: str, prefix: str = "", average: str | Non
         label = average or runs[0].label
         last = max(set.intersection(*({*run.losses} for run in runs)), default=None)
         loss = np.mean([run.losses[last].get(label, np.nan) for run in runs]) if last else np.nan
-        cells = [_cell(gaps.get(m)) for m in multiples]
-        powers = ["-" if math.isnan(gap.power) else f"{gap.power:.2f}" for gap in gaps.values()]
-        if name == base:
-            powers = ["-"]
+        cells = [cell_of(gaps.get(m)) for m in multiples]
+        powers = "-" if name == base else powers_of(gaps.values())
         shown = "live" if label == LIVE else label
-        table.add_row(name, shown, f"{loss:.4f}", len(runs), *cells, ", ".join(powers))
+        table.add_row(name, shown, f"{loss:.4f}", len(runs), *cells, powers)
     return table
 
 
-def _cell(gap: Gap | None) -> str:
+def check_sets(results: Results, prefix: str) -> None:
+    """Raises an InputError if no reported set begins with a prefix."""
+    if not any(name.startswith(prefix) for name in results.reported_sets or ("",)):
+        known = ", ".join(results.reported_sets) or "none"
+        raise InputError(f"--sets={prefix}: no reported set begins with it; they are {known}")
+
+
+def cell_of(gap: Gap | None) -> str:
+    """Returns the cell of a difference: "-" if there is none, "0" of a run with itself."""
     if gap is None:
         return "-"
-    return "0" if gap.mean == 0 == gap.stderr else str(gap)  # the same run
+    return "0" if gap.mean == 0 == gap.stderr else str(gap)
+
+
+def powers_of(gaps: Iterable[Gap]) -> str:
+    """Returns the cell of the powers of differences."""
+    return ", ".join("-" if math.isnan(gap.power) else f"{gap.power:.2f}" for gap in gaps)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -120,14 +132,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     study_page.add_options(parser)
     add = parser.add_argument
     add("--base", required=True, metavar="NAME", help="name of the base, as in the table")
-    add(
-        "--sets",
-        nargs="*",
-        default=[""],
-        metavar="PREFIX",
-        help="a table for the reported sets of each prefix",
-    )
+    add_sets(parser, "a table for the reported sets of each prefix")
     add("--average", help="read-out of all runs (default: f25, and live of those with a horizon)")
+
+
+def add_sets(parser: argparse.ArgumentParser, text: str) -> None:
+    """Adds the option for prefixes of the names of reported sets."""
+    parser.add_argument("--sets", nargs="*", default=[""], metavar="PREFIX", help=text)
 
 
 def run(arguments: argparse.Namespace) -> int:

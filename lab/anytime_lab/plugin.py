@@ -55,7 +55,7 @@ PLUGIN = Plugin(
         ),
         "fine-tunes": _command(
             "fine_tunes",
-            "Compare the models that a study tunes, by what they learn and what they keep.",
+            "Compare the models that a study tunes, each at its best peak, paired by seed.",
         ),
         "larger-batches": _command(
             "larger_batches",

@@ -2,8 +2,7 @@
 
 Everything is computed from records. The report of a study goes into STUDY/report, or --output:
 every figure as PNG, every table as CSV, and `index.html` with all of them. The report names
-unfinished runs and is made from the others. --pack adds `records.tar.xz`, the plan and the records
-of all runs, from which the report can be made elsewhere: --study=DIR.
+unfinished runs and is made from the others. Packed records (sweep --pack) are enough: --study=DIR.
 
 The report of a run is printed, and written as the page `report.html` with two figures into its
 directory, or --output: its losses and their forecast; the command `forecast` says more about the
@@ -82,7 +81,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--average", default="f25", help="read-out of horizon-free runs (default: f25)")
     add("--pdf", action="store_true", help="write every figure as PDF too")
-    add("--pack", action="store_true", help="write the records of all runs to --output as well")
     add("--watch", action="store_true", help="repeat it as --run trains, until Ctrl-C")
 
 
@@ -90,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Reports a study or a run; returns the exit status."""
     console = open_console()
     if arguments.study is None:
-        argument_parser.refuse(arguments, ("--average", "--pdf", "--pack"), "with --run")
+        argument_parser.refuse(arguments, ("--average", "--pdf"), "with --run")
     else:
         argument_parser.refuse(arguments, ["--watch"], "with --study")
         with study_files.open_study(arguments.study, trust=arguments.trust) as study:
@@ -251,8 +249,6 @@ def _report_study(study: Study, arguments: argparse.Namespace, console: Console)
     summary = [study.title, _summary(results), *warnings]
     title = f"{study.name}: pretraining without a horizon"
     files = report_page.write(out, title, summary, items, skipped, arguments.pdf)
-    if arguments.pack:
-        files.append(study_files.pack(study, out / study_files.ARCHIVE))
     lines = [
         *warnings,
         *(f"skipped  {name}: no such runs, or none evaluated yet" for name in skipped),

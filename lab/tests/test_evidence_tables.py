@@ -11,7 +11,7 @@ from lab_paths import EVIDENCE
 from run_command import run_command
 from scipy import stats
 
-from anytime_lab import differences, larger_batches
+from anytime_lab import differences, fine_tunes, larger_batches
 from anytime_lab.study import study_files
 from anytime_lab.study.results import COSINE, Results
 from anytime_lab.study.selection import best_at_each, losses_by_seed
@@ -380,15 +380,26 @@ def test_what_the_text_says_of_ramps():
 
 
 @pytest.mark.parametrize(
-    ("command", "study", "options"),
+    ("command", "study", "name", "options"),
     [
-        (larger_batches, "batches", []),
-        (best_peaks, "batch_peaks", []),
-        (differences, "batch_ramps", ["--base=constant-peak=0.0111", "--average=f25"]),
+        (larger_batches, "batches", "batches.md", []),
+        (best_peaks, "batch_peaks", "batches.md", []),
+        (
+            differences,
+            "batch_ramps",
+            "batches.md",
+            ["--base=constant-peak=0.0111", "--average=f25"],
+        ),
+        (
+            fine_tunes,
+            "finetunes",
+            "finetunes.md",
+            ["--base=wsd", "--sets", "report-english", "report-python"],
+        ),
     ],
 )
-def test_blocks_of_batches_are_what_the_commands_write(command, study, options, tmp_path):
-    page, text = tmp_path / "page.md", (EVIDENCE / "batches.md").read_text("utf-8")
+def test_blocks_are_what_the_commands_write(command, study, name, options, tmp_path):
+    page, text = tmp_path / "page.md", (EVIDENCE / name).read_text("utf-8")
     page.write_text(text, "utf-8")
     assert run_command(command, [f"--study={EVIDENCE / study}", f"--page={page}", *options]) == 0
     assert page.read_text("utf-8") == text
@@ -541,6 +552,9 @@ def test_outcomes_of_predictions_at_one_rate_for_all():
 # Fine-tunes
 
 
+STARTS = ("constant", "constant_f25", "wsd", "cosine")
+
+
 def losses_of_tuned(lines, start, length, peak, prefix, step):
     """The losses [seeds, sets] on the sets that a prefix names."""
     names = [f"{start}-horizon={length}-peak={peak}-seed={seed}" for seed in range(11, 16)]
@@ -548,52 +562,52 @@ def losses_of_tuned(lines, start, length, peak, prefix, step):
     return np.array([[row[x] for x in sorted(row) if x.startswith(prefix)] for row in rows])
 
 
-def kept_at(level, learned, kept):
-    """The losses of one seed that are kept, [sets], where its line reaches a level; by peaks."""
-    best = int(learned.argmin())
-    if level <= learned[best]:
-        return kept[best]
-    upper = max(i for i in range(best) if learned[i] >= level)
-    share = (learned[upper] - level) / (learned[upper] - learned[upper + 1])
-    return (1 - share) * kept[upper] + share * kept[upper + 1]
-
-
 def test_fine_tunes():
     """By hand, from the lines of the records."""
-    lines, peaks = read_lines("finetunes"), ("0.002", "0.004", "0.008", "0.016", "0.032")
+    lines, best = read_lines("finetunes"), {}
+    steps = {"0.25x": 120, "0.0625x": 30}
+    for start, (length, step) in itertools.product(STARTS, steps.items()):
+        means = {
+            peak: losses_of_tuned(lines, start, length, peak, "selection", step).mean()
+            for peak in ("0.002", "0.004", "0.008", "0.016", "0.032")
+        }
+        least = min(means.values())
+        best[start, length] = next(x for x, mean in means.items() if mean <= least + 0.001)
     rows = read_table("finetunes.md", 0, "fine-tunes")
-    assert len(rows) == 12
+    assert [(row[0], row[1]) for row in rows] == [*itertools.product(("0x", *steps), STARTS)]
     for length, start, peak, _, *cells, _ in rows:
-        step = {"none": 0, "0.0625x": 30, "0.25x": 120}[length]
-        of = "0.25x" if length == "none" else length
-
-        def losses(start, prefix, peak, of=of, step=step):
-            return losses_of_tuned(lines, start, of, peak, prefix, step)
-
-        best = {}
-        for name in (start, "wsd"):
-            means = [losses(name, "selection", x).mean() for x in peaks]
-            best[name] = next(
-                x for x, y in zip(peaks, means, strict=True) if y <= min(means) + 1e-3
+        of, step = (length, steps[length]) if length != "0x" else ("0.25x", 0)
+        assert peak in (best[start, of], "-")
+        for cell, prefix, count in zip(
+            cells, ("report-english", "report-python"), (8, 32), strict=True
+        ):
+            ours, base = (
+                losses_of_tuned(lines, x, of, best[x, of], prefix, step) for x in (start, "wsd")
             )
-        assert peak in (best[start], "-")
-        if start == "wsd":
-            assert cells[:2] == ["0", "0"]
-            continue
-        for cell, prefix in zip(cells, ("report-english", "report-python"), strict=False):
-            ours, base = (losses(x, prefix, best[x]) for x in (start, "wsd"))
-            assert ours.shape == (5, 8 if prefix == "report-english" else 32)
-            check_difference(cell, ours - base)
-        if length == "none":
-            continue
-        learned, kept = (
-            {x: np.stack([losses(x, prefix, y) for y in peaks]) for x in (start, "wsd")}
-            for prefix in ("report-english", "report-python")
+            assert ours.shape == (5, count)
+            if start == "wsd":
+                assert cell == "0"
+            else:
+                check_difference(cell, ours - base)
+
+
+def test_what_the_text_says_of_fine_tunes():
+    """Live weights minus f25, at the best peaks; and that neither learns as much as WSD."""
+    lines, page = read_lines("finetunes"), read_page("finetunes.md")
+
+    def losses(start, length, peak, step, prefix="report-english"):
+        return losses_of_tuned(lines, start, length, peak, prefix, step).mean()
+
+    before, short, long = (
+        losses("constant", length, peak, step) - losses("constant_f25", length, other, step)
+        for length, peak, other, step in (
+            ("0.25x", "0.008", "0.008", 0),
+            ("0.0625x", "0.008", "0.004", 30),
+            ("0.25x", "0.008", "0.008", 120),
         )
-        each = []
-        for seed in range(5):
-            x = {name: learned[name][:, seed].mean(axis=1) for name in (start, "wsd")}
-            level = max(y.min() for y in x.values())
-            one, other = (kept_at(level, x[y], kept[y][:, seed]) for y in (start, "wsd"))
-            each.append(one - other)
-        check_difference(cells[2], np.stack(each))
+    )
+    assert f"are {before:.2f} before the tuning, {short:.3f} after 0.0625x and {long:.3f}" in page
+    level = losses("wsd", "0.25x", "0.008", 120)
+    peaks = ("0.002", "0.004", "0.008", "0.016", "0.032")
+    for start in ("constant", "constant_f25"):
+        assert min(losses(start, "0.25x", x, 120) for x in peaks) > level

@@ -21,6 +21,7 @@ from anytime_lab import report, run_comparison
 from anytime_lab.forecast import forecast_subject
 from anytime_lab.monitor import run_snapshot
 from anytime_lab.studies import laptop
+from anytime_lab.study import study_files
 from anytime_lab.table_text import to_html
 
 
@@ -28,9 +29,10 @@ from anytime_lab.table_text import to_html
 def reported_fixture(tmp_path_factory):
     """A study without one of its runs, and its packed report."""
     root = tmp_path_factory.mktemp("reported")
-    synthetic_study.write_study(root / "study", leave_out=("constant-peak=0.03",))
-    arguments = [f"--study={root / 'study'}", f"--output={root / 'out'}", "--pack"]
+    study = synthetic_study.write_study(root / "study", leave_out=("constant-peak=0.03",))
+    arguments = [f"--study={root / 'study'}", f"--output={root / 'out'}"]
     assert run_command(report, arguments) == 0
+    study_files.pack(study, root / "out" / study_files.ARCHIVE)
     return root
 
 
@@ -65,8 +67,10 @@ def test_page_is_well_formed_and_its_links_exist(reported):
 
 @pytest.mark.slow
 def test_packed_report_reproduces_itself(reported, tmp_path):
-    arguments = [f"--study={reported / 'out'}", f"--output={tmp_path}", "--pack", "--pdf"]
+    arguments = [f"--study={reported / 'out'}", f"--output={tmp_path}", "--pdf"]
     assert run_command(report, arguments) == 0
+    with study_files.open_study(reported / "out") as study:
+        study_files.pack(study, tmp_path / study_files.ARCHIVE)
     for file in (reported / "out").iterdir():
         if file.name != "index.html":  # links to the PDF files
             assert (tmp_path / file.name).read_bytes() == file.read_bytes(), file.name

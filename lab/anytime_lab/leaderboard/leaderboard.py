@@ -32,6 +32,7 @@ from anytime_jax.training import state_memory, step
 from anytime_lab.schedule_styles import schedule_name
 from anytime_lab.study.results import COSINE, GROWING, NOTE, LossCurve, Results, describe
 from anytime_lab.study.selection import (
+    EDGE,
     Gap,
     Selection,
     at_grid_edge,
@@ -43,7 +44,6 @@ from anytime_lab.study.selection import (
 )
 
 ADAMW = "adamw"
-EDGE = "‡"  # marks the least or largest value that was tried
 
 
 class Entry(NamedTuple):

@@ -12,9 +12,9 @@ from anytime_jax.formatting import format_count
 from anytime_jax.storage.atomic import atomic_write
 from anytime_jax.tables import Table
 from anytime_lab import page_block
-from anytime_lab.leaderboard.leaderboard import EDGE, Leaderboard, Standing
+from anytime_lab.leaderboard.leaderboard import Leaderboard, Standing
 from anytime_lab.study.results import LOSS, Results
-from anytime_lab.study.selection import MARGIN, Gap
+from anytime_lab.study.selection import EDGE, MARGIN, Gap
 from anytime_lab.table_text import to_csv, to_markdown
 
 

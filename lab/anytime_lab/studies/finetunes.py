@@ -1,7 +1,7 @@
 """What should one hand to those who tune? Four models at 4x, tuned for a short time on English.
 
     anytime sweep --study=finetunes --run --jobs=2
-    anytime differences --study=finetunes --average=last --base=wsd-horizon=0.25x-peak=0.004 \
+    anytime fine-tunes --study=finetunes --base=wsd --sets report-english report-python \
         --page=finetunes.md
 
 Each model of `finetune_starts` (a constant rate by its live weights and through f25, its decay, and

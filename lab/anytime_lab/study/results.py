@@ -57,7 +57,8 @@ class RunResult:
       label: weight label of the read-out: an average for a horizon-free run, else the live weights.
       horizon: None for a schedule without one.
       state: "finished" (evaluated at its stop), "at 2x" or "missing".
-      losses: validation losses in nats per token, by point and weight label.
+      losses: validation losses in nats per token, by point and weight label. Point 0, before the
+        first update, is there if the run starts from given weights.
       reported: the losses on each reported set, or else the mean alone, by metric, point and weight
         label. The metric is "loss", or a range of positions such as "loss_9_to_32".
     """
@@ -186,7 +187,7 @@ class Results:
         labels = {label for x in self.runs for losses in x.losses.values() for label in losses}
         self.labels = [LIVE, *sorted(labels - {LIVE}, key=label_order)]
         horizons = {x.horizon for x in self.runs if x.kind == COSINE and x.horizon is not None}
-        whole = {m for x in self.runs for m in x.losses if abs(m - round(m)) < 1e-3}
+        whole = {m for x in self.runs for m in x.losses if m and abs(m - round(m)) < 1e-3}
         self.multiples = sorted(horizons or whole)
         if average not in self.labels:
             known = ", ".join(self.labels)
@@ -261,8 +262,10 @@ def _check_comparable(study: Study, configs: Sequence[Config]) -> None:
         tokens.setdefault(config.eval.tokens, run.name)
         reported.setdefault(_reported_sets(config), run.name)
         run_file = run_json.read_run_file(run.run_dir, "take that run out of the study")
-        identity = run_file.identity if run_file else {}
-        settings = config.select(lambda x: x.identity)
+        identity = dict(run_file.identity) if run_file else {}
+        if run_file and "initial_weights" in identity:  # a digest, of what is at this path
+            identity["initial_weights"] = run_file.config["initial_weights"]
+        settings = config.select(lambda x: True)
         differences = [
             f"{name} is {value!r}, the study has {settings[name]!r}"
             for name, value in identity.items()

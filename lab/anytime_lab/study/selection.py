@@ -18,6 +18,7 @@ from anytime_lab.study.results import COSINE, LOSS, LossCurve, Results
 
 Selection = Mapping[float, LossCurve]  # the curve selected at each multiple
 MARGIN = 0.01  # nats: a smaller difference does not matter
+EDGE = "‡"  # marks the least or largest value that was tried
 GAP_TEXT = (  # what the text of a gap means
     "± half the 95% interval by Student's t over the seeds, or over the sets, whichever is wider. "
     f"*Better* and *worse*: the whole interval is beyond {MARGIN:g}; *equal*: it is within."

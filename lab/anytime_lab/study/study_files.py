@@ -87,7 +87,7 @@ def open_archive(path: str | Path) -> Iterator[Study]:
     if not _is_archive(archive):
         raise InputError(
             f"--records={path} is neither a {ARCHIVE} nor a directory with one: "
-            "anytime report --study=... --pack writes it"
+            "anytime sweep --study=... --pack=DIR writes it"
         )
     with _unpack(archive, NOBODY) as study:
         yield study

@@ -5,9 +5,10 @@ that were interrupted. Each run is a process with a log in STUDY/logs; Ctrl-C or
 run save. Several of these commands may work on one study, on machines that share its directory.
 --slurm=DIR writes job arrays instead.
 
---records=DIR continues a study from its packed records (report --pack): runs that are finished
-there, with the same settings and data, are not trained; their records are put into their run
-directories where these have nothing yet. With --list, nothing is written.
+--pack=DIR writes `records.tar.xz`, the plan and the records of all runs without checkpoints, from
+which the other commands read a study elsewhere. --records=DIR continues a study from there: runs
+that are finished, with the same settings and data, are not trained; their records are put into
+their run directories where these have nothing yet. With --list, nothing is written.
 
 A study file is Python code and is executed: use those you trust.
 """
@@ -24,6 +25,7 @@ from anytime_jax.commands.argument_parser import positive_int
 from anytime_jax.commands.rich_console import open_console
 from anytime_jax.errors import InputError
 from anytime_jax.formatting import format_bytes, format_count
+from anytime_jax.storage.files import make_writable_directory
 from anytime_jax.tables import Column, Table
 from anytime_lab.plugin import STUDIES
 from anytime_lab.study import packed_records, slurm_scripts, study_files
@@ -47,6 +49,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     action.add_argument("--run", action="store_true", help="train the unfinished runs here")
     action.add_argument("--slurm", metavar="DIR", help="write job arrays of the unfinished runs")
+    action.add_argument(
+        "--pack", type=argument_parser.path, metavar="DIR", help="write the records of all runs"
+    )
     add("--only", default="*", metavar="PATTERN", help="names of runs, such as 'cosine-*'")
     add("--jobs", type=positive_int, default=1, metavar="N", help="processes at once")
     add("--records", metavar="PATH", help="packed records, an archive or its directory")
@@ -68,6 +73,11 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     console = open_console(width=140)
     study = study_files.load_file(arguments.study)
+    if arguments.pack:
+        argument_parser.refuse(arguments, ("--only", "--records"), "with --pack")
+        make_writable_directory(arguments.pack, f"--pack={arguments.pack}")
+        print(study_files.pack(study, arguments.pack / study_files.ARCHIVE))
+        return 0
     tasks = _select(study, _make_tasks(study, arguments, console), arguments.only)
     if arguments.slurm:
         console.print(

@@ -108,6 +108,8 @@ def write_run(run, run_dir, until=None):
     run_dir.mkdir(parents=True, exist_ok=True)
     identity = {"schedule.peak": config.learning_rate.peak, "seed": config.seed}
     identity["data.fingerprint"] = "abc"
+    if config.initial_weights:
+        identity["initial_weights"] = "a digest"
     paths = {"data": str(run_dir.absolute().parent / "data")}
     about = {"name": run.name, "identity": identity, "config": run.settings, "data_paths": paths}
     if first:

@@ -8,6 +8,7 @@ from small_study import (
     study_fixture,  # noqa: F401
 )
 
+from anytime_lab.study import study_files
 from anytime_lab.study import sweep_command as sweep
 
 
@@ -37,6 +38,14 @@ def test_only_selects_runs_by_name(study, fake_training, capsys):
     assert run("wsd-seed=0*") == 2
     assert "constant-seed=0, the trunk of wsd-seed=0-horizon=1x" in capsys.readouterr().err
     assert run("wsd-seed=1*") == 0  # its trunk is finished
+
+
+def test_packed_study_has_all_runs(study, tmp_path):
+    file, _ = study()
+    packed = tmp_path / "packed"
+    assert run_command(sweep, [f"--study={file}", f"--pack={packed}"]) == 0
+    with study_files.open_study(packed) as found:
+        assert [x.name for x in found.runs] == [x.name for x in study_files.load_file(file).runs]
 
 
 @pytest.mark.parametrize("arguments", [["--tokens-per-s=0", "--list"], ["--jobs=9999", "--run"]])
