@@ -1,9 +1,9 @@
 """Seesaw: where a schedule would halve the rate, the batch doubles and the rate falls by sqrt(2).
 
-The noise of Adam's updates is in proportion to rate / sqrt(batch size). To halve the rate halves
-this ratio. To divide the rate by sqrt(2) and double the batch halves it as well. So, at equal
-tokens, the loss should be that of a schedule that halves its rate, in fewer updates, as long as the
-batch is smaller than the critical batch size.
+The noise of Adam's updates is in proportion to rate / sqrt(batch size). If the rate is halved, the
+noise is halved. If the rate is divided by sqrt(2) and the batch is doubled, the noise is halved as
+well. So, at equal tokens, the loss should be that of a schedule that halves its rate, in fewer
+updates, as long as the batch is smaller than the critical batch size.
 
     changes = seesaw.follow(schedules.cosine(1e-2, 1920), clock, "4x")
 
@@ -17,14 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from anytime_jax import checks
 from anytime_jax.config.clock import Clock
 from anytime_jax.schedules import Schedule, Time
 
 
 @dataclasses.dataclass(frozen=True)
 class Seesaw(Schedule):
-    """Seesaw's rate, which falls by sqrt(2) at each of the times `cuts`, after a linear warmup.
+    """Seesaw's rate, which falls by sqrt(2) at each cut, after a linear warmup.
+
+    Attributes:
+      cuts: times at which the rate falls.
 
     Examples:
       >>> Seesaw(peak=1.0, cuts=(30, 50)).evaluate([29, 30, 50])
@@ -42,16 +44,17 @@ class Seesaw(Schedule):
         return self.peak * 2 ** (-fallen / 2)
 
 
-def follow(rate: Schedule, clock: Clock, stop: str) -> dict[str, Any]:
-    """Returns the settings of a run to "4x", say, whose batch doubles where `rate` halves.
+def follow(schedule: Schedule, clock: Clock, stop: str) -> dict[str, Any]:
+    """Returns the settings of a run to "4x", say, whose batch doubles where the schedule halves.
 
-    A cut is the first whole update of the growing batch at which the rate would have halved again.
-    Raises an InputError for a rate of 0 at the stop, and for two cuts at one update.
+    A cut is the first whole update of the growing batch at which the rate would have halved again,
+    from the end of the warmup on. Raises an InputError for two cuts at one update, as near the end
+    of a decay to zero.
     """
-    times = np.arange(rate.warmup_end, clock.time_at(stop, "stop") + 1)
-    checks.require(rate.evaluate(times[-1]) > 0, "rate", rate, "a schedule above 0 at the stop")
-    fallen = -np.log2(rate.evaluate(times) / rate.peak) + 1e-9
-    for number in range(1, int(fallen[-1]) + 1):
+    clock = clock.without_growth
+    times = np.arange(schedule.warmup_end, clock.time_at(stop, "stop"))
+    fallen = -np.log2(schedule.evaluate(times) / schedule.peak) + 1e-9
+    for number in range(1, int(fallen.max(initial=0.0)) + 1):
         step = clock.step_of(int(times[fallen >= number][0]))
         clock = clock.grown(step, clock.batch_size * 2**number)
     doubled = clock.phases[1:]

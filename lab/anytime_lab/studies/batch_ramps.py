@@ -10,9 +10,10 @@ alone. Branches keep the trunk's rate, moments and decay:
 
 - `ramp`: the batch grows as the tokens, rounded: 64 from 1.5x, 96 from 2.5x, 128 from 3.5x.
 - `larger`: 64 from 1x on. `late`: 128 from 2x on. Both have about as many updates as `ramp`.
-- `falling`: the batch is the trunk's, and from 1x on the rate falls as the root of the tokens.
-- `seesaw`: the batch doubles and the rate falls by the root of 2 where the cosine to 4x would have
-  halved its rate. It knows its end.
+- `falling`: the batch is the trunk's, and from 1x on the rate falls as one over the root of the
+  tokens.
+- `seesaw`: from the trunk's rate on, the batch doubles and the rate falls by the root of 2 where
+  the cosine to 4x would have halved its own. Of all branches, this one alone knows the end.
 
 `constant-64` is no branch: a batch of 64 from the start, at the best peak of `batch_peaks`.
 
@@ -35,7 +36,7 @@ RAMP: Change = {"batch_growth": {"1.5x": 64, "2.5x": 96, "3.5x": 128}}
 FALLING: Change = {
     "schedule.kind": "inverse_sqrt",
     "schedule.alpha": float(X),
-    "schedule.warmup": X,  # the rate falls from 1x on, as the root of the tokens
+    "schedule.warmup": X,  # the rate falls from 1x on, as one over the root of the tokens
 }
 
 
