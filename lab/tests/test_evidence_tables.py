@@ -359,15 +359,34 @@ def test_what_the_text_says_of_branches():
 
 def test_what_the_text_says_of_ramps():
     """Other averages, and other methods of the leaderboard minus the same trunk."""
-    lines = read_lines("batch_ramps")
+    lines, page = read_lines("batch_ramps"), read_page("batches.md")
+    other = []
     for label in ("f12.5", "f50"):
+        trunk = losses_of_runs(lines, "constant-peak", 1920, label)
+        other.append((losses_of_runs(lines, "ramp", 1180, label) - trunk).mean())
         each = losses_of_runs(lines, "ramp", 1180, label) - losses_of_runs(
             lines, "falling", 1920, label
         )
         assert each.shape == (8, 32)
         assert abs(each.mean()) + half_width_of(each) < 0.01
-    lines, page = read_lines("leaderboard"), read_page("batches.md")
+    assert "is {:.3f} and {:.3f} through f12.5 and f50".format(*other) in page
+    ramp, start = (losses_of_way(lines, x, 4) for x in ("ramp", "64 from the start"))
+    at_2x = np.mean([*losses_of_way(lines, "ramp", 2).values()])
+    mean, end = (np.mean([*x.values()]) for x in (start, ramp))
+    assert f"at {mean:.3f}, after" in page
+    assert f"between {at_2x:.3f} (2x) and {end:.3f} (4x)" in page
+    early = (
+        losses_of_runs(lines, "constant-64", step, "f25")
+        - losses_of_runs(lines, "constant-peak", of_trunk, "f25")
+        for step, of_trunk in ((241, 480), (481, 960))
+    )
+    assert "they are {:.3f} and {:.3f} above".format(*(x.mean() for x in early)) in page
+    lines = read_lines("leaderboard")
     trunk = losses_of_method(lines, "AdamW, constant, f25", 4)
+    for method, name in (("power", "`power` is"), ("constant 48", "warmup of 48")):
+        base = losses_of_method(lines, f"AdamW, {method}, f25", 4)
+        each = np.stack([ramp[x] - base[x] for x in sorted(ramp)])
+        assert f"{name} {each.mean():.3f} ± {half_width_of(each):.3f}" in page
     for method, name in {
         "AdamW, constant 48, f25": "warmup of 48",
         "Muon, constant, f25": "Muon",
@@ -592,22 +611,35 @@ def test_fine_tunes():
 
 
 def test_what_the_text_says_of_fine_tunes():
-    """Live weights minus f25, at the best peaks; and that neither learns as much as WSD."""
+    """Live weights minus f25, what is forgotten, and that neither learns as much as WSD."""
     lines, page = read_lines("finetunes"), read_page("finetunes.md")
 
     def losses(start, length, peak, step, prefix="report-english"):
-        return losses_of_tuned(lines, start, length, peak, prefix, step).mean()
+        return losses_of_tuned(lines, start, length, peak, prefix, step)
 
-    before, short, long = (
-        losses("constant", length, peak, step) - losses("constant_f25", length, other, step)
-        for length, peak, other, step in (
-            ("0.25x", "0.008", "0.008", 0),
-            ("0.0625x", "0.008", "0.004", 30),
-            ("0.25x", "0.008", "0.008", 120),
+    short, long = ("0.0625x", 30), ("0.25x", 120)
+    for prefix in ("report-english", "report-python"):
+        before, *after = (
+            losses("constant", length, peak, step, prefix)
+            - losses("constant_f25", length, other, step, prefix)
+            for length, peak, other, step in (
+                ("0.25x", "0.008", "0.008", 0),
+                (short[0], "0.008", "0.004", short[1]),
+                (long[0], "0.008", "0.008", long[1]),
+            )
         )
+        one, other = (f"{x.mean():.3f} ± {half_width_of(x):.3f}" for x in after)
+        found = re.search(rf"{before.mean():.2f}(?: before the tuning)?, {one} ", page)
+        assert found
+        assert f"and {other}" in page[found.end() : found.end() + 50]
+    rises = (
+        losses(start, *long[:1], "0.008", step, "report-python").mean()
+        for start in ("cosine", "wsd", "constant_f25")
+        for step in (long[1], 0)
     )
-    assert f"are {before:.2f} before the tuning, {short:.3f} after 0.0625x and {long:.3f}" in page
-    level = losses("wsd", "0.25x", "0.008", 120)
+    cosine, wsd, f25 = (f"{next(rises) - next(rises):.3f}" for _ in range(3))
+    assert f"rose by {cosine}, that of WSD by {wsd} and that of f25 by {f25}" in page
+    level = losses("wsd", "0.25x", "0.008", 120).mean()
     peaks = ("0.002", "0.004", "0.008", "0.016", "0.032")
     for start in ("constant", "constant_f25"):
-        assert min(losses(start, "0.25x", x, 120) for x in peaks) > level
+        assert min(losses(start, "0.25x", x, 120).mean() for x in peaks) > level
