@@ -33,13 +33,20 @@ _EQUAL = 0.001  # nats, between peaks
 def group_runs(results: Results) -> dict[float, dict[str, dict[float, Group]]]:
     """Returns the runs by length, start and peak, of the seeds that all of these have.
 
-    Raises an InputError if there is no such seed.
+    Raises an InputError if there is no such seed, as where runs do not start from given weights.
     """
     groups = differences.group_runs(results)
-    finished = [{s for s, x in group.items() if x.state == "finished"} for group in groups.values()]
-    seeds = set.intersection(*finished)
+    seeds = set.intersection(
+        *(
+            {seed for seed, run in group.items() if run.losses.keys() >= {0.0, run.stop}}
+            for group in groups.values()
+        )
+    )
     if not seeds:
-        raise InputError(f"study {results.study.name}: no seed has finished runs of all groups")
+        raise InputError(
+            f"study {results.study.name}: no seed has runs from given weights to the end, of each "
+            "start, length and peak: train the others"
+        )
     found: dict[float, dict[str, dict[float, Group]]] = {}
     for name, group in groups.items():
         runs = {seed: run for seed, run in group.items() if seed in seeds}
