@@ -322,6 +322,23 @@ def test_ramps():
     assert f"{left}{len(holm(p_values))};" in page
 
 
+def test_a_cosine_with_64_windows():
+    """Prediction 6 of the ramps, of the two seeds and the packages that select."""
+    lines, page = read_lines("batch_peaks"), read_page("batches.md")
+    means = {
+        (name, peak): losses_of_runs(lines, f"{name}-horizon=4x-peak={peak}-", step, "last").mean()
+        for name, step in (("cosine-64", 961), ("cosine", 1920))
+        for peak in {"cosine-64": (0.0085, 0.017, 0.034), "cosine": (0.006, 0.012, 0.024)}[name]
+    }
+    of_64 = {peak: loss for (name, peak), loss in means.items() if name == "cosine-64"}
+    least = min(loss for (name, _), loss in means.items() if name == "cosine")
+    assert min(of_64, key=of_64.get) == 0.034
+    square, slope, level = np.polyfit(np.log2([*of_64]), [*of_64.values()], 2)
+    vertex = level - slope**2 / (4 * square)
+    assert f"is {of_64[0.034] - least:.3f} above the one with 32" in page
+    assert f"its least value {vertex - least:.3f} above" in page
+
+
 def losses_of_runs(lines, pattern, step, label="f25"):
     """The losses [seeds, sets] of the runs with such names."""
     names = sorted(x for x, at, of in lines if (at, of) == (step, label) and re.match(pattern, x))
