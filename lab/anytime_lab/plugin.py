@@ -45,10 +45,6 @@ PLUGIN = Plugin(
             "Find the best peak at each width or budget of a study, and the loss that another's "
             "gives away.",
         ),
-        "decay-regrets": _command(
-            "weight_decay_regrets",
-            "Compare the weight decays of a study by what one setting for all budgets gives away.",
-        ),
         "differences": _command(
             "differences",
             "Compare groups of a study's runs with one of them, paired by seed.",

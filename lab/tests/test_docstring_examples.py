@@ -13,13 +13,12 @@ import pytest
 import anytime_lab.optimizers
 from anytime_jax import averaging, optimizers, schedules
 from anytime_lab import theory
-from anytime_lab.optimizers import amuse, log_time_decay, pace
+from anytime_lab.optimizers import amuse, pace
 
 # What the examples expect to be imported.
 NAMES = {"jax": jax, "jnp": jnp, "np": np, "optax": optax}
 NAMES |= {"averaging": averaging, "schedules": schedules, "optimizers": optimizers}
 NAMES |= {"theory": theory, "amuse": amuse, "pace": pace}
-NAMES["log_time_decay"] = log_time_decay
 MODULES = [
     f"{package.__name__}.{module.name}"
     for package in (theory, anytime_lab.optimizers)

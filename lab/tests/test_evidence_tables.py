@@ -15,7 +15,6 @@ from anytime_lab import differences, fine_tunes, larger_batches
 from anytime_lab.study import study_files
 from anytime_lab.study.results import COSINE, Results
 from anytime_lab.study.selection import best_at_each, losses_by_seed
-from anytime_lab.weight_decay_regrets import decay_of
 from anytime_lab.width import best_peaks
 
 pytestmark = pytest.mark.slow
@@ -177,28 +176,6 @@ def test_differences_of_the_laptop_study():
             interval = stats.t.interval(0.95, 3, np.mean(each), stats.sem(each))
             expected.append(f"{np.mean(each):+.3f} ± {np.ptp(interval) / 2:.3f}")
         assert cells == expected, (run, peak, cosine)
-
-
-def test_differences_of_each_seed_of_the_decays():
-    results = read_results("decays")
-    family = [x for x in results.all_curves if x.kind == "constant" and x.settings["peak"] < 0.009]
-    family = [x for x in family if type(results.config_of(x).optimizer).__name__ == "AdamW"]
-    losses = {
-        (decay_of(results, x), m): losses_by_seed(results, x, m)
-        for x in family
-        for m in results.multiples
-        if x.seed == results.runs[0].seed
-    }
-    seeds = {"1": (1, 1), "2": (2, 2), "the one that selects": results.runs[0].seed}
-    for decay, seed, *cells in read_table("decay.md"):
-        of = {
-            m: (losses[0.0 if decay == "none" else decay, m], losses[0.135, m])
-            for m in results.multiples
-        }
-        means = [
-            float((ours[seeds[seed]] - base[seeds[seed]]).mean()) for ours, base in of.values()
-        ]
-        assert cells == [f"{x:+.3f}" for x in means], (decay, seed)
 
 
 # Larger and growing batches
@@ -426,6 +403,7 @@ def test_what_the_text_says_of_ramps():
             "batches.md",
             ["--base=constant-peak=0.0111", "--average=f25"],
         ),
+        (differences, "decay_seeds", "decay.md", ["--base=constant-g1"]),
         (
             fine_tunes,
             "finetunes",
@@ -660,3 +638,47 @@ def test_what_the_text_says_of_fine_tunes():
     peaks = ("0.002", "0.004", "0.008", "0.016", "0.032")
     for start in ("constant", "constant_f25"):
         assert min(losses(start, "0.25x", x, 120).mean() for x in peaks) > level
+
+
+# Weight decay
+
+DECAYS = {
+    ("AdamW", "0.1"): "constant-peak",
+    ("AdamW", "0.045"): "constant-weight_decay=0.045",
+    ("AdamW", "none"): "constant-weight_decay=0-",
+    ("AdamW", "g1"): "constant-g1",
+    ("AdamW", "g3"): "constant-g3",
+    ("AdamW", "g5.8"): "constant-g5.8",
+    ("Muon", "0.1"): "muon-constant-peak",
+    ("Muon", "0.045"): "muon-constant-weight_decay=0.045",
+    ("Muon", "none"): "muon-constant-weight_decay=0-",
+    ("Muon", "g1"): "muon-constant-g1",
+}
+
+
+def losses_of_decay(lines, optimizer, decay, multiple):
+    """The losses through f25 on each set at a multiple, by the seed's number."""
+    found = {}
+    for (run, step, label), sets in lines.items():
+        is_one = run.startswith(DECAYS[optimizer, decay]) and (step, label) == (
+            480 * multiple,
+            "f25",
+        )
+        if is_one:
+            found[run.rpartition("=")[2]] = np.array([sets[x] for x in sorted(sets)])
+    return found
+
+
+def test_weight_decays():
+    """By hand, from the lines of the records."""
+    lines = read_lines("decay_seeds")
+    rows = read_table("decay.md")
+    fixed = ("0.1", "0.045", "none")
+    assert {tuple(x[:3]) for x in rows} >= {(y, "g1", z) for y in ("AdamW", "Muon") for z in fixed}
+    for optimizer, one, other, *cells in rows:
+        for multiple, cell in zip((1, 2, 4), cells, strict=True):
+            ours, base = (losses_of_decay(lines, optimizer, x, multiple) for x in (one, other))
+            seeds = sorted(ours.keys() & base.keys())
+            assert len(seeds) == {"g3": 3 * (multiple < 4), "g5.8": 3 * (multiple < 4)}.get(one, 8)
+            if cell:
+                check_difference(cell, np.stack([ours[x] - base[x] for x in seeds]))

@@ -27,10 +27,9 @@ from anytime_jax.config.run_config import Config
 from anytime_jax.config.run_settings import OPTIMIZERS, all_settings
 from anytime_jax.distributed import sharding
 from anytime_jax.errors import InputError
-from anytime_jax.optimizers.weight_decay import parse_g
 from anytime_jax.training import state_memory, step
 from anytime_lab.schedule_styles import schedule_name
-from anytime_lab.study.results import COSINE, GROWING, NOTE, LossCurve, Results, describe
+from anytime_lab.study.results import COSINE, NOTE, LossCurve, Results, describe
 from anytime_lab.study.selection import (
     EDGE,
     Gap,
@@ -192,8 +191,6 @@ def optimizer_name(optimizer: Any, common: Mapping[str, Any] = MappingProxyType(
     switches = [k for k, x in settings.items() if x is True]
     defaults = {field.name: field.default for field in dataclasses.fields(optimizer)}
     words = {k: x for k, x in settings.items() if isinstance(x, str) and x != defaults[k]}
-    if parse_g(words.get("weight_decay", 0.0)) is not None:
-        words["weight_decay"] = GROWING
     return ", ".join([name, *switches, *([describe(words)] if words else [])])
 
 

@@ -4,14 +4,13 @@
 
 `primal_averaging.py` and `ema_nesterov.py` wrap a descent; `gpa.py` and `amuse.py` choose the
 coefficients of the first. `normuon.py` is Muon with another scale, and `pace.py` is AdamW that is
-pulled to its average. `log_time_decay.py` has a weight decay that follows the run.
+pulled to its average.
 """
 
 from anytime_lab.optimizers.amuse import AMUSE
 from anytime_lab.optimizers.ema_nesterov import EMANesterov
 from anytime_lab.optimizers.gpa import GPA
-from anytime_lab.optimizers.log_time_decay import LogTimeDecay
 from anytime_lab.optimizers.normuon import NorMuon
 from anytime_lab.optimizers.pace import Pace
 
-__all__ = ["AMUSE", "GPA", "EMANesterov", "LogTimeDecay", "NorMuon", "Pace"]
+__all__ = ["AMUSE", "GPA", "EMANesterov", "NorMuon", "Pace"]

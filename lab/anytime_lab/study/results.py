@@ -32,14 +32,12 @@ from anytime_jax.config.run_config import Config
 from anytime_jax.config.settings_reader import flatten
 from anytime_jax.errors import InputError, RunError
 from anytime_jax.formatting import format_error
-from anytime_jax.optimizers.weight_decay import parse_g
 from anytime_lab.study.plan import Study, StudyRun
 from anytime_lab.study.tasks import check_evaluation
 
 COSINE = "cosine"  # the schedule of the envelope
 _NOT_COMPARED = re.compile(r"(data\.)?seed$|branch\.|decay\.|schedule\.(kind|horizon|start)$")
 DECAY = ("floor", "shape", "decay", "data")  # settings that a decay from one trunk may vary
-GROWING = "g"  # a weight decay that follows the run, such as "g2"
 LOSS = "loss"  # the metric of the records over all positions
 _Losses = dict[float, dict[str, float]]  # by point and weight label
 _ReportedLosses = dict[float, dict[str, list[float]]]  # the same, on each set
@@ -332,8 +330,6 @@ def _read_run(
     settings |= {name: schedule[name] for name in DECAY if name in schedule}
     settings = {k: json.dumps(v) if isinstance(v, list) else v for k, v in settings.items()}
     settings = {k: float(v) if is_number(v) else v for k, v in settings.items()}
-    if (g := parse_g(settings.get("weight_decay", 0.0))) is not None:
-        settings |= {"weight_decay": GROWING, "decay_g": g}  # a number, which is tuned
     horizon = None if config.horizon is None else _multiple(clock, config.horizon)
     if config.branch.data:
         settings["data"] = config.branch.data

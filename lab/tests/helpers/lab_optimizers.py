@@ -14,7 +14,6 @@ KINDS = {
     "pace": {"kind": f"{_LAB}:Pace", "pullback": 0.01},
     "ema_nesterov": _EXTRAPOLATED,
     "ema_nesterov_muon": {**_EXTRAPOLATED, **_MUON},
-    "log_time_decay": {"kind": f"{_LAB}:LogTimeDecay", "g": 2.0},
 }
 
 FAST = "amuse"  # the kind of the default tests

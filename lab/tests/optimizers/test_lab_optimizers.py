@@ -9,11 +9,11 @@ from noisy_quadratic import start
 from optimizer_contract import RUN
 
 from anytime_jax import optimizers
-from anytime_lab.optimizers import AMUSE, GPA, EMANesterov, LogTimeDecay, NorMuon, Pace
+from anytime_lab.optimizers import AMUSE, GPA, EMANesterov, NorMuon, Pace
 from anytime_lab.optimizers.ema_nesterov import ema_nesterov
 from anytime_lab.optimizers.primal_averaging import primal_averaging
 
-EVERY = [Pace, AMUSE, GPA, EMANesterov, NorMuon, LogTimeDecay]
+EVERY = [Pace, AMUSE, GPA, EMANesterov, NorMuon]
 KINDS = {
     "pace": Pace(),
     "amuse": AMUSE(weight_decay=0.1),
@@ -22,8 +22,6 @@ KINDS = {
     "ema_nesterov": EMANesterov(),
     "ema_nesterov_muon": EMANesterov(matrices="muon"),
     "normuon": NorMuon(),
-    "log_time_decay": LogTimeDecay(),
-    "log_time_decay_muon": LogTimeDecay(matrices="muon"),
 }
 READOUTS = {
     "gpa": (GPA(interpolation=0.8), {"x": {"last": 1.25, "z": -0.25}}),
@@ -56,8 +54,6 @@ def test_moments_in_bfloat16(kind):
 @pytest.mark.parametrize("kind", EVERY)
 def test_weight_decay(kind):
     optimizer_contract.check_masked_decay(kind)
-    if kind is LogTimeDecay:  # it has a decay of its own
-        return
     optimizer_contract.check_growing_decay(kind, is_exact=kind is NorMuon)
     optimizer_contract.check_told_time(kind, is_exact=kind is NorMuon)
 
@@ -80,8 +76,6 @@ INVALID = [
     (AMUSE, "warmup_init", 2),
     (EMANesterov, "ema_decay", 1),
     (EMANesterov, "extrapolation", 1),
-    (LogTimeDecay, "g", 0),
-    (LogTimeDecay, "matrices", "adamw"),
     (NorMuon, "b2", 1.0),
 ]
 

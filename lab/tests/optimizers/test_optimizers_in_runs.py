@@ -21,7 +21,6 @@ EXPECTED = {
     "pace": (["ema"], 3),
     "ema_nesterov": (["ema", "theta"], 3),
     "ema_nesterov_muon": (["ema", "theta"], 2),
-    "log_time_decay": ([], 2),
 }
 
 
