@@ -24,8 +24,6 @@ from anytime_lab.study.selection import GAP_TEXT, MARGIN, Gap, gap_of
 from anytime_lab.table_text import to_markdown
 
 EXAMPLES = ("--study=lab/evidence/batch_ramps --base=constant-peak=0.0111 --page=differences.md",)
-
-
 Group = Mapping[tuple[int, int], RunResult]  # by the seeds of the weights and of the data
 
 

@@ -110,18 +110,24 @@ METHODS = {
 }
 
 
+def losses_of_seeds(lines, pattern, step, label="f25"):
+    """The losses on each set of the runs whose names begin with a pattern, by the seed's number."""
+    found = {}
+    for (run, at, of), sets in lines.items():
+        if (at, of) == (step, label) and re.match(pattern, run):
+            seed = re.search(r"-seed=(\d+)", run)[1]
+            assert seed not in found, run
+            found[seed] = np.array([sets[x] for x in sorted(sets)])
+    return found
+
+
 def losses_of_method(lines, text, multiple):
     """The losses of "Muon, cosine, f25" on each set at a multiple, by the seed's number."""
     optimizer, schedule, label = text.split(", ")
     name, label = METHODS[optimizer, schedule], label.replace("live", "last")
     horizon = f"-horizon={multiple}x" if schedule == "cosine" else ""
-    pattern = re.compile(rf"{name}{horizon}-peak=[0-9.]+-seed=([0-9]+)")
-    found = {}
-    for (run, step, of), sets in lines.items():
-        match = pattern.fullmatch(run)
-        if match and step == 480 * multiple and of == label:
-            found[match[1]] = np.array([sets[x] for x in sorted(sets)])
-    return found
+    pattern = rf"{name}{horizon}-peak=[0-9.]+-seed=[0-9]+$"
+    return losses_of_seeds(lines, pattern, 480 * multiple, label)
 
 
 def test_differences_of_the_leaderboard():
@@ -273,11 +279,7 @@ def losses_of_way(lines, text, multiple):
     label = "last" if label == "live" else "f25"
     way, found = WAYS[name], {}
     for start, updates in zip(way[::2], way[1::2], strict=True):
-        for (run, step, of), sets in lines.items():
-            is_way = re.match(rf"{start}[-=]", run) and (step, of) == (updates.get(multiple), label)
-            if is_way:
-                seed = re.search(r"-seed=(\d+)", run)[1]
-                found[seed] = np.array([sets[x] for x in sorted(sets)])
+        found |= losses_of_seeds(lines, rf"{start}[-=]", updates.get(multiple), label)
     return found
 
 
@@ -318,9 +320,8 @@ def test_a_cosine_with_64_windows():
 
 def losses_of_runs(lines, pattern, step, label="f25"):
     """The losses [seeds, sets] of the runs with such names."""
-    names = sorted(x for x, at, of in lines if (at, of) == (step, label) and re.match(pattern, x))
-    sets = sorted(lines[names[0], step, label])
-    return np.array([[lines[name, step, label][x] for x in sets] for name in names])
+    found = losses_of_seeds(lines, pattern, step, label)
+    return np.stack([found[seed] for seed in sorted(found)])
 
 
 def test_what_the_text_says_of_branches():
@@ -656,19 +657,6 @@ DECAYS = {
 }
 
 
-def losses_of_decay(lines, optimizer, decay, multiple):
-    """The losses through f25 on each set at a multiple, by the seed's number."""
-    found = {}
-    for (run, step, label), sets in lines.items():
-        is_one = run.startswith(DECAYS[optimizer, decay]) and (step, label) == (
-            480 * multiple,
-            "f25",
-        )
-        if is_one:
-            found[run.rpartition("=")[2]] = np.array([sets[x] for x in sorted(sets)])
-    return found
-
-
 def test_weight_decays():
     """By hand, from the lines of the records."""
     lines = read_lines("decay_seeds")
@@ -677,7 +665,9 @@ def test_weight_decays():
     assert {tuple(x[:3]) for x in rows} >= {(y, "g1", z) for y in ("AdamW", "Muon") for z in fixed}
     for optimizer, one, other, *cells in rows:
         for multiple, cell in zip((1, 2, 4), cells, strict=True):
-            ours, base = (losses_of_decay(lines, optimizer, x, multiple) for x in (one, other))
+            ours, base = (
+                losses_of_seeds(lines, DECAYS[optimizer, x], 480 * multiple) for x in (one, other)
+            )
             seeds = sorted(ours.keys() & base.keys())
             assert len(seeds) == {"g3": 3 * (multiple < 4), "g5.8": 3 * (multiple < 4)}.get(one, 8)
             if cell:
